@@ -1,0 +1,26 @@
+/* The environment variables, one table: read once at import, printed by info, tested against the README. */
+#ifndef MMF_ENVIRONMENT_H
+#define MMF_ENVIRONMENT_H
+
+typedef enum mmf_variable {
+    MMF_ENV_NUM_THREADS,
+    MMF_ENV_KERNEL,
+    MMF_ENV_DISABLE,
+    MMF_ENV_LOG,
+    MMF_ENV_COUNT
+} mmf_variable;
+
+typedef struct mmf_variable_row {
+    const char *name;
+    const char *meaning;
+} mmf_variable_row;
+
+extern const mmf_variable_row mmf_variables[MMF_ENV_COUNT];
+
+/* Take a copy of every variable. The first call counts; later ones do nothing. */
+void mmf_environment_load(void);
+
+/* The value at import, or NULL if unset or empty. */
+const char *mmf_environment(mmf_variable variable);
+
+#endif

@@ -1,0 +1,25 @@
+/* What a kernel is to the plan: one row of the ordered list in plan/kernel_list.c. */
+#ifndef MMF_KERNEL_ROW_H
+#define MMF_KERNEL_ROW_H
+
+#include "problem/problem.h"
+
+/* What configure() decided: sizes in elements. */
+typedef struct mmf_config {
+    int32_t tile_m, tile_n, tile_k; /* shown by explain */
+    int32_t threads;
+} mmf_config;
+
+#define MMF_REASON_TEXT 160
+
+typedef struct mmf_kernel_row {
+    const char *name; /* the name that force_kernel, explain and profilers show */
+    /* True, or false with a reason ("needs AVX2, which this CPU lacks") in reason[MMF_REASON_TEXT]. */
+    bool (*supports)(const mmf_problem *problem, char *reason);
+    void (*configure)(const mmf_problem *problem, mmf_config *config);
+    /* Compute. Called without the GIL where that pays. Writes out completely or returns an error before writing. */
+    mmf_status (*run)(const mmf_problem *problem, const mmf_config *config);
+    bool rows_independent_of_m; /* a row of the result has the same bits whatever M is */
+} mmf_kernel_row;
+
+#endif
