@@ -24,6 +24,9 @@ double mmf_plan_seconds(const mmf_problem *problem, const mmf_plan *plan);
 /* Floating point operations of the products. */
 double mmf_plan_flops(const mmf_problem *problem);
 
+/* Elements of the result. */
+double mmf_plan_outputs(const mmf_problem *problem);
+
 /* Let only the row called name run on this thread (NULL: any). *previous gets the row forced before, or NULL. */
 mmf_status mmf_plan_force(const char *name, const char **previous);
 

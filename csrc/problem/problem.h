@@ -72,12 +72,12 @@ typedef struct mmf_request {
     void *panels_up;
 } mmf_request;
 
-/* Check a request. On success *result has dtype, device and shape of out (compact strides, data NULL unless out was
- * given) and *problem holds all but MMF_OUT. Errors name the argument. */
+/* Check a request and fill *problem with all but MMF_OUT. *result is out if it was given, else what is to be allocated:
+ * dtype, device, shape and compact strides, no data. Errors name the argument. */
 mmf_status mmf_problem_make(const mmf_request *request, mmf_problem *problem, mmf_tensor *result);
 
-/* Add the output (result with data set) and merge leading axes. fresh: memory that no operand can share. */
-mmf_status mmf_problem_set_out(mmf_problem *problem, const mmf_request *request, const mmf_tensor *out, bool fresh);
+/* Add the output (result, with its data) and merge leading axes. Cannot fail. */
+void mmf_problem_set_out(mmf_problem *problem, const mmf_request *request, const mmf_tensor *out);
 
 static inline bool mmf_problem_gated(const mmf_problem *problem)
 {

@@ -1,0 +1,245 @@
+/* mf.Array: owned host memory that any DLPack consumer can take. Path of a call: last stop, if A's library is unknown. */
+#include "binding/array.h"
+
+#include "binding/arguments.h"
+#include "binding/errors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct array_object {
+    PyObject_HEAD
+    mmf_tensor tensor; /* data owned, from aligned_alloc */
+} array_object;
+
+const mmf_tensor *mmf_array_tensor(PyObject *array)
+{
+    return &((array_object *)array)->tensor;
+}
+
+static size_t byte_size(const mmf_tensor *tensor)
+{
+    return (size_t)mmf_tensor_size(tensor) * mmf_dtypes[tensor->dtype].size;
+}
+
+PyObject *mmf_array_new(mmf_state *state, mmf_tensor *tensor)
+{
+    void *memory = aligned_alloc(64, (byte_size(tensor) / 64 + 1) * 64);
+    if (!memory)
+        return PyErr_NoMemory();
+    allocfunc allocate = (allocfunc)PyType_GetSlot(state->array_type, Py_tp_alloc);
+    array_object *self = (array_object *)allocate(state->array_type, 0);
+    if (!self) {
+        free(memory);
+        return NULL;
+    }
+    tensor->data = memory;
+    self->tensor = *tensor;
+    mmf_tensor_set_compact(&self->tensor);
+    return (PyObject *)self;
+}
+
+static void array_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    free(((array_object *)object)->tensor.data);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+PyObject *mmf_shape_tuple(int ndim, const int64_t *shape)
+{
+    PyObject *tuple = PyTuple_New(ndim);
+    for (int i = 0; tuple && i < ndim; i++) {
+        PyObject *length = PyLong_FromLongLong(shape[i]);
+        if (!length || PyTuple_SetItem(tuple, i, length))
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+static PyObject *get_shape(PyObject *self, void *unused)
+{
+    (void)unused;
+    return mmf_shape_tuple(mmf_array_tensor(self)->ndim, mmf_array_tensor(self)->shape);
+}
+
+static PyObject *get_dtype(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyUnicode_FromString(mmf_dtypes[mmf_array_tensor(self)->dtype].name);
+}
+
+static PyObject *get_device(PyObject *self, void *unused)
+{
+    char text[24];
+    (void)unused;
+    return PyUnicode_FromString(mmf_device_name(mmf_array_tensor(self)->device, text));
+}
+
+static PyObject *array_repr(PyObject *self)
+{
+    char shape[MMF_SHAPE_TEXT], device[24];
+    const mmf_tensor *tensor = mmf_array_tensor(self);
+    return PyUnicode_FromFormat("<matmul_fused.Array shape=%s dtype=%s device=%s>",
+                                mmf_shape_text(tensor->ndim, tensor->shape, shape), mmf_dtypes[tensor->dtype].name,
+                                mmf_device_name(tensor->device, device));
+}
+
+/* --- DLPack export. The managed tensor owns a reference to the Array and its own copy of shape and strides. --- */
+
+typedef struct exported {
+    union {
+        DLManagedTensor legacy;
+        DLManagedTensorVersioned versioned;
+    } managed;
+    PyObject *owner;
+    int64_t shape[MMF_MAX_RANK], strides[MMF_MAX_RANK];
+} exported;
+
+static void free_exported(exported *self)
+{
+    if (!Py_IsInitialized()) /* leak rather than touch an interpreter that is gone */
+        return;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    Py_DECREF(self->owner);
+    PyGILState_Release(gil);
+    free(self);
+}
+
+static void delete_legacy(DLManagedTensor *tensor)
+{
+    free_exported(tensor->manager_ctx);
+}
+
+static void delete_versioned(DLManagedTensorVersioned *tensor)
+{
+    free_exported(tensor->manager_ctx);
+}
+
+/* Destructor of a capsule: frees what no consumer has taken (a consumer renames the capsule). */
+static void drop_capsule(PyObject *capsule)
+{
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned"))
+        delete_versioned(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
+    else if (PyCapsule_IsValid(capsule, "dltensor"))
+        delete_legacy(PyCapsule_GetPointer(capsule, "dltensor"));
+}
+
+static PyObject *export_capsule(PyObject *owner, bool versioned, uint64_t flags)
+{
+    const mmf_tensor *tensor = mmf_array_tensor(owner);
+    exported *self = calloc(1, sizeof *self);
+    if (!self)
+        return PyErr_NoMemory();
+    memcpy(self->shape, tensor->shape, sizeof self->shape);
+    memcpy(self->strides, tensor->strides, sizeof self->strides);
+    const mmf_dtype_row *dtype = &mmf_dtypes[tensor->dtype];
+    DLTensor view = {.data = tensor->data,
+                     .device = {MMF_DL_CPU, 0},
+                     .ndim = tensor->ndim,
+                     .dtype = {dtype->dl_code, dtype->dl_bits, 1},
+                     .shape = self->shape,
+                     .strides = self->strides};
+    if (versioned)
+        self->managed.versioned = (DLManagedTensorVersioned){
+            {MMF_DLPACK_MAJOR, MMF_DLPACK_MINOR}, self, delete_versioned, flags, view};
+    else
+        self->managed.legacy = (DLManagedTensor){view, self, delete_legacy};
+    self->owner = Py_NewRef(owner);
+    PyObject *capsule = PyCapsule_New(&self->managed, versioned ? "dltensor_versioned" : "dltensor", drop_capsule);
+    if (!capsule)
+        free_exported(self);
+    return capsule;
+}
+
+/* Is max_version a tuple whose first item is at least 1? -1 with an exception. */
+static int wants_versioned(PyObject *max_version)
+{
+    if (!max_version || max_version == Py_None)
+        return 0;
+    if (!PyTuple_Check(max_version) || PyTuple_Size(max_version) != 2) {
+        PyErr_SetString(PyExc_TypeError, "max_version must be None or a pair (major, minor)");
+        return -1;
+    }
+    long major = PyLong_AsLong(PyTuple_GetItem(max_version, 0));
+    return major == -1 && PyErr_Occurred() ? -1 : major >= 1;
+}
+
+/* Is dl_device None or (1, 0)? -1 with an exception. */
+static int check_dl_device(PyObject *dl_device)
+{
+    if (!dl_device || dl_device == Py_None)
+        return 0;
+    PyObject *host = Py_BuildValue("(ii)", MMF_DL_CPU, 0);
+    int same = host ? PyObject_RichCompareBool(dl_device, host, Py_EQ) : -1;
+    Py_XDECREF(host);
+    if (same == 0)
+        PyErr_SetString(PyExc_BufferError, "dl_device: this Array is on the CPU, (1, 0)");
+    return same == 1 ? 0 : -1;
+}
+
+static PyObject *array_dlpack(PyObject *self, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords)
+{
+    static const mmf_name names[] = {MMF_NAME_STREAM, MMF_NAME_MAX_VERSION, MMF_NAME_DL_DEVICE, MMF_NAME_COPY};
+    static const mmf_signature signature = {"__dlpack__", 0, 0, 4, names};
+    mmf_state *state = mmf_state_of_type(Py_TYPE(self));
+    PyObject *values[4];
+    if (mmf_parse_arguments(state, &signature, arguments, count, keywords, values))
+        return NULL;
+    if (values[0] && values[0] != Py_None) {
+        PyErr_SetString(PyExc_BufferError, "stream must be None on the CPU");
+        return NULL;
+    }
+    int versioned = wants_versioned(values[1]);
+    if (versioned < 0 || check_dl_device(values[2]))
+        return NULL;
+    if (!values[3] || values[3] != Py_True)
+        return export_capsule(self, versioned, 0);
+    mmf_tensor tensor = *mmf_array_tensor(self);
+    PyObject *copy = mmf_array_new(state, &tensor);
+    if (!copy)
+        return NULL;
+    memcpy(tensor.data, mmf_array_tensor(self)->data, byte_size(&tensor));
+    PyObject *capsule = export_capsule(copy, versioned, MMF_DL_FLAG_IS_COPIED);
+    Py_DECREF(copy);
+    return capsule;
+}
+
+static PyObject *array_dlpack_device(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return Py_BuildValue("(ii)", MMF_DL_CPU, 0);
+}
+
+static PyGetSetDef array_getset[] = {
+    {"shape", get_shape, NULL, "Tuple of int.", NULL},
+    {"dtype", get_dtype, NULL, "Name of the dtype, such as \"bfloat16\".", NULL},
+    {"device", get_device, NULL, "Where the memory is: \"cpu\".", NULL},
+    {0},
+};
+
+static PyMethodDef array_methods[] = {
+    {"__dlpack__", (PyCFunction)(void (*)(void))array_dlpack, METH_FASTCALL | METH_KEYWORDS,
+     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n\nA DLPack capsule that shares the memory."},
+    {"__dlpack_device__", array_dlpack_device, METH_NOARGS, "__dlpack_device__()\n\n(device type, ordinal): (1, 0)."},
+    {0},
+};
+
+static PyType_Slot array_slots[] = {
+    {Py_tp_doc, "A result for operands of a library that matmul_fused does not know.\n\n"
+                "Take it over with from_dlpack of NumPy, torch, JAX, CuPy, ..., without a copy."},
+    {Py_tp_dealloc, array_dealloc},
+    {Py_tp_repr, array_repr},
+    {Py_tp_methods, array_methods},
+    {Py_tp_getset, array_getset},
+    {0, NULL},
+};
+
+PyType_Spec mmf_array_spec = {
+    .name = "matmul_fused.Array",
+    .basicsize = sizeof(array_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = array_slots,
+};

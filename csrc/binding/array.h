@@ -1,0 +1,18 @@
+/* mf.Array: a result for producers whose library we do not know. */
+#ifndef MMF_ARRAY_H
+#define MMF_ARRAY_H
+
+#include "binding/state.h"
+
+/* A new C-contiguous host Array of tensor's shape and dtype, 64-byte aligned; sets tensor->data. NULL with an exception. */
+PyObject *mmf_array_new(mmf_state *state, mmf_tensor *tensor);
+
+/* The tensor of an Array, valid while it lives. */
+const mmf_tensor *mmf_array_tensor(PyObject *array);
+
+/* Tuple of a shape. */
+PyObject *mmf_shape_tuple(int ndim, const int64_t *shape);
+
+extern PyType_Spec mmf_array_spec;
+
+#endif

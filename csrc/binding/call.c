@@ -1,0 +1,209 @@
+/* matmul_fused(): the table of contents of a call. parse, import, problem, plan, output, run, return. */
+#include "binding/call.h"
+
+#include "binding/arguments.h"
+#include "binding/errors.h"
+#include "binding/output.h"
+#include "binding/packed.h"
+#include "binding/scalars.h"
+#include "plan/plan.h"
+
+enum { /* positions in the signature */
+    ARG_A, ARG_B, ARG_BIAS, ARG_ACTIVATION, ARG_ALPHA, ARG_BETA, ARG_C, ARG_MULTIPLY, ARG_PREACTIVATION, ARG_GATE_LAYOUT,
+    ARG_OUT, ARG_OUT_DTYPE, ARG_ALLOW_TF32, ARG_STREAM, ARG_COUNT
+};
+
+static const mmf_name signature_names[ARG_COUNT] = {
+    MMF_NAME_A, MMF_NAME_B, MMF_NAME_BIAS, MMF_NAME_ACTIVATION, MMF_NAME_ALPHA, MMF_NAME_BETA, MMF_NAME_C,
+    MMF_NAME_MULTIPLY, MMF_NAME_PREACTIVATION, MMF_NAME_GATE_LAYOUT, MMF_NAME_OUT, MMF_NAME_OUT_DTYPE,
+    MMF_NAME_ALLOW_TF32, MMF_NAME_STREAM,
+};
+
+static bool given(PyObject *value)
+{
+    return value && value != Py_None;
+}
+
+static mmf_status parse_scalars(mmf_state *state, PyObject *const *values, mmf_request *request)
+{
+    mmf_status status = MMF_OK;
+    request->alpha = 1;
+    request->beta_given = given(values[ARG_BETA]);
+    request->out_dtype = MMF_ABSENT;
+    if (values[ARG_ACTIVATION])
+        status = mmf_parse_activation(state, values[ARG_ACTIVATION], request);
+    if (!status && values[ARG_ALPHA])
+        status = mmf_parse_scalar(values[ARG_ALPHA], "alpha", &request->alpha);
+    if (!status && request->beta_given)
+        status = mmf_parse_scalar(values[ARG_BETA], "beta", &request->beta);
+    if (!status && values[ARG_GATE_LAYOUT])
+        status = mmf_parse_gate_layout(values[ARG_GATE_LAYOUT], &request->gate_layout);
+    if (!status && values[ARG_OUT_DTYPE])
+        status = mmf_parse_dtype(state, values[ARG_OUT_DTYPE], "out_dtype", &request->out_dtype);
+    if (!status && values[ARG_ALLOW_TF32])
+        status = mmf_parse_flag(values[ARG_ALLOW_TF32], "allow_tf32", &request->allow_tf32);
+    return status;
+}
+
+/* Import one operand into the next free slot. */
+static mmf_status add_import(mmf_state *state, mmf_call *call, PyObject *object, const char *name,
+                             const mmf_tensor **tensor)
+{
+    mmf_import *import = &call->import[call->imports];
+    mmf_status status = mmf_import_tensor(state, object, name, import);
+    if (status)
+        return status;
+    call->imports++;
+    *tensor = &import->tensor;
+    return MMF_OK;
+}
+
+/* B, or one of a pair. A PackedMatrix needs no import: the argument keeps it alive. */
+static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object, const char *name, bool up, bool pair)
+{
+    mmf_request *request = &call->request;
+    const mmf_tensor **tensor = up ? &request->b_up : &request->b;
+    bool packed = Py_TYPE(object) == state->packed_type;
+    if (up && packed != (request->packed != 0))
+        return mmf_fail(MMF_TYPE_ERROR, "B[0] and B[1] must both be prepacked or both be arrays");
+    if (!packed)
+        return add_import(state, call, object, name, tensor);
+    const mmf_packed *weight = (const mmf_packed *)object;
+    if (pair && weight->gate != MMF_GATE_NONE)
+        return mmf_fail(MMF_VALUE_ERROR, "%s was prepacked with a gate_layout; pass it alone, or pack each of the pair "
+                                         "without", name);
+    call->packed[up] = weight->weight;
+    *tensor = &call->packed[up];
+    request->packed = weight->layout;
+    request->packed_gate = weight->gate;
+    request->panels_up = up ? weight->weight.data : weight->up;
+    return MMF_OK;
+}
+
+static mmf_status pair_size(PyObject *object, const char *name)
+{
+    if (PyTuple_Size(object) == 2)
+        return MMF_OK;
+    return mmf_fail(MMF_VALUE_ERROR, "%s is a tuple of %zd; a pair is (gate, up)", name, PyTuple_Size(object));
+}
+
+static mmf_status import_weight(mmf_state *state, mmf_call *call, PyObject *object)
+{
+    if (!PyTuple_Check(object))
+        return add_weight(state, call, object, "B", false, false);
+    mmf_status status = pair_size(object, "B");
+    if (!status)
+        status = add_weight(state, call, PyTuple_GetItem(object, 0), "B[0]", false, true);
+    if (!status)
+        status = add_weight(state, call, PyTuple_GetItem(object, 1), "B[1]", true, true);
+    return status;
+}
+
+static mmf_status import_bias(mmf_state *state, mmf_call *call, PyObject *object)
+{
+    if (!PyTuple_Check(object))
+        return add_import(state, call, object, "bias", &call->request.bias);
+    mmf_status status = pair_size(object, "bias");
+    if (!status)
+        status = add_import(state, call, PyTuple_GetItem(object, 0), "bias[0]", &call->request.bias);
+    if (!status)
+        status = add_import(state, call, PyTuple_GetItem(object, 1), "bias[1]", &call->request.bias_up);
+    return status;
+}
+
+static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf_call *call)
+{
+    mmf_request *request = &call->request;
+    mmf_status status = add_import(state, call, values[ARG_A], "A", &request->a);
+    if (!status)
+        status = import_weight(state, call, values[ARG_B]);
+    if (!status && given(values[ARG_BIAS]))
+        status = import_bias(state, call, values[ARG_BIAS]);
+    if (!status && given(values[ARG_C]))
+        status = add_import(state, call, values[ARG_C], "C", &request->c);
+    if (!status && given(values[ARG_MULTIPLY]))
+        status = add_import(state, call, values[ARG_MULTIPLY], "multiply", &request->multiply);
+    if (!status && given(values[ARG_PREACTIVATION]))
+        status = add_import(state, call, values[ARG_PREACTIVATION], "preactivation", &request->preactivation);
+    if (!status && given(values[ARG_OUT])) {
+        call->out = values[ARG_OUT];
+        status = add_import(state, call, call->out, "out", &request->out);
+    }
+    return status;
+}
+
+static mmf_status check_stream(PyObject *stream, mmf_device device)
+{
+    if (!given(stream) || device.type != MMF_CPU)
+        return MMF_OK;
+    return mmf_fail(MMF_VALUE_ERROR, "stream must be None for operands on the CPU");
+}
+
+mmf_status mmf_call_begin(mmf_state *state, const char *function, PyObject *const *arguments, Py_ssize_t count,
+                          PyObject *keywords, mmf_call *call)
+{
+    const mmf_signature signature = {function, 2, 4, ARG_COUNT, signature_names};
+    PyObject *values[ARG_COUNT];
+    call->request = (mmf_request){0};
+    call->imports = 0;
+    call->out = NULL;
+    if (mmf_parse_arguments(state, &signature, arguments, count, keywords, values))
+        return MMF_PYTHON_ERROR;
+    mmf_status status = parse_scalars(state, values, &call->request);
+    if (!status)
+        status = import_operands(state, values, call);
+    if (!status)
+        status = check_stream(values[ARG_STREAM], call->request.a->device);
+    if (!status)
+        status = mmf_problem_make(&call->request, &call->problem, &call->result);
+    if (!status)
+        mmf_problem_set_out(&call->problem, &call->request, &call->result);
+    return status;
+}
+
+void mmf_call_end(mmf_call *call)
+{
+    while (call->imports)
+        mmf_import_release(&call->import[--call->imports]);
+}
+
+/* Below this many operations the GIL costs more than it frees. */
+static const double gil_flops = 1e5;
+
+static mmf_status run(const mmf_plan *plan, const mmf_problem *problem)
+{
+    mmf_status status;
+    if (mmf_plan_flops(problem) < gil_flops && mmf_plan_outputs(problem) < gil_flops / 64)
+        return plan->row->run(problem, &plan->config);
+    PyThreadState *thread = PyEval_SaveThread();
+    status = plan->row->run(problem, &plan->config);
+    PyEval_RestoreThread(thread);
+    return status;
+}
+
+PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords)
+{
+    mmf_state *state = mmf_state_of(module);
+    mmf_call call;
+    mmf_plan plan;
+    PyObject *result = NULL;
+    mmf_status status = mmf_call_begin(state, "matmul_fused", arguments, count, keywords, &call);
+    if (!status)
+        status = mmf_plan_choose(&call.problem, &plan);
+    if (!status) {
+        result = call.out ? Py_NewRef(call.out) : mmf_output_new(state, &call.import[0], &call.result);
+        status = result ? MMF_OK : MMF_PYTHON_ERROR;
+    }
+    if (!status) {
+        call.problem.data[MMF_OUT] = call.result.data;
+        status = run(&plan, &call.problem);
+    }
+    if (status) {
+        mmf_raise(state, status);
+        Py_CLEAR(result);
+    } else if (!call.out) {
+        result = mmf_output_finish(&call.import[0], result);
+    }
+    mmf_call_end(&call);
+    return result;
+}

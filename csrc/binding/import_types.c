@@ -1,0 +1,166 @@
+/* What a Python type offers: found out once per type, then cached in the module state.
+ * Path of a call: asked by import.c. */
+#include "binding/errors.h"
+#include "binding/import.h"
+#include "binding/numpy.h"
+
+#include <string.h>
+
+PyObject *mmf_imported_module(const char *name)
+{
+    PyObject *modules = PyImport_GetModuleDict(); /* borrowed */
+    PyObject *key = PyUnicode_FromString(name);
+    PyObject *module = key ? PyDict_GetItemWithError(modules, key) : NULL;
+    Py_XDECREF(key);
+    return module == Py_None ? NULL : module;
+}
+
+/* Is type a subclass of module.attribute, for a module that somebody else may have imported? 1, 0, or -1. */
+static int is_subclass_of(PyTypeObject *type, const char *module_name, const char *attribute)
+{
+    PyObject *module = mmf_imported_module(module_name);
+    if (!module)
+        return PyErr_Occurred() ? -1 : 0;
+    PyObject *base = PyObject_GetAttrString(module, attribute);
+    if (!base) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError))
+            return -1;
+        PyErr_Clear(); /* lint: a module that is half imported, or of another version */
+        return 0;
+    }
+    int result = PyObject_IsSubclass((PyObject *)type, base);
+    Py_DECREF(base);
+    return result;
+}
+
+/* New reference to an attribute of the type, or NULL without an exception if there is none. */
+static PyObject *type_attribute(PyTypeObject *type, PyObject *name)
+{
+    PyObject *value = PyObject_GetAttr((PyObject *)type, name);
+    if (!value && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear(); /* lint: absence is an answer */
+    return value;
+}
+
+static mmf_status refuse_dispatch(PyObject *object, const char *name)
+{
+    char type[96];
+    mmf_type_name(object, type);
+    if (strcmp(type, "DTensor") == 0)
+        return mmf_fail(MMF_TYPE_ERROR, "%s is a DTensor; pass its local tensor (%s.to_local())", name, name);
+    if (strcmp(type, "FakeTensor") == 0)
+        return mmf_fail(MMF_TYPE_ERROR, "%s is a FakeTensor, which has no memory; call matmul_fused on real tensors",
+                        name);
+    return mmf_fail(MMF_TYPE_ERROR, "%s is a %s, a torch.Tensor subclass with its own __torch_dispatch__; pass a plain "
+                                    "torch.Tensor", name, type);
+}
+
+static mmf_status find_torch(mmf_state *state, PyObject *object, const char *name)
+{
+    PyObject *torch = mmf_imported_module("torch"), *tensor = PyObject_GetAttrString(torch, "Tensor");
+    PyObject *plain = tensor ? PyObject_GetAttr(tensor, state->names[MMF_NAME_TORCH_DISPATCH]) : NULL;
+    PyObject *own = plain ? PyObject_GetAttr((PyObject *)Py_TYPE(object), state->names[MMF_NAME_TORCH_DISPATCH]) : NULL;
+    mmf_status status = own ? MMF_OK : MMF_PYTHON_ERROR;
+    if (own && own != plain)
+        status = refuse_dispatch(object, name);
+    if (!status && !state->torch_is_neg) {
+        PyObject *is_neg = PyObject_GetAttrString(tensor, "is_neg");
+        PyObject *is_grad_enabled = is_neg ? PyObject_GetAttrString(torch, "is_grad_enabled") : NULL;
+        if (is_grad_enabled) {
+            state->torch_is_neg = is_neg;
+            state->torch_is_grad_enabled = is_grad_enabled;
+        } else {
+            Py_XDECREF(is_neg);
+            status = MMF_PYTHON_ERROR;
+        }
+    }
+    Py_XDECREF(own);
+    Py_XDECREF(plain);
+    Py_XDECREF(tensor);
+    return status;
+}
+
+static mmf_status refuse_type(PyObject *object, const char *name)
+{
+    char type[96];
+    return mmf_fail(MMF_TYPE_ERROR, "%s is a %s, not an array; pass np.asarray(%s)", name, mmf_type_name(object, type),
+                    name);
+}
+
+static mmf_status classify_numpy(PyTypeObject *type, const char *name)
+{
+    int masked = is_subclass_of(type, "numpy.ma", "MaskedArray");
+    int matrix = masked ? 0 : is_subclass_of(type, "numpy", "matrix");
+    if (masked < 0 || matrix < 0)
+        return MMF_PYTHON_ERROR;
+    if (masked)
+        return mmf_fail(MMF_TYPE_ERROR, "%s is a numpy.ma.MaskedArray, whose mask would be lost; pass %s.filled(...)",
+                        name, name);
+    if (matrix)
+        return mmf_fail(MMF_TYPE_ERROR, "%s is a numpy.matrix; pass np.asarray(%s)", name, name);
+    return MMF_OK;
+}
+
+static mmf_status classify(mmf_state *state, PyObject *object, const char *name, mmf_type_facts *facts)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    if (mmf_numpy_check(object)) {
+        facts->kind = MMF_KIND_NUMPY;
+        return classify_numpy(type, name);
+    }
+    int tracer = is_subclass_of(type, "jax.core", "Tracer");
+    int jax = tracer ? 0 : is_subclass_of(type, "jax", "Array");
+    int torch = tracer || jax ? 0 : is_subclass_of(type, "torch", "Tensor");
+    if (tracer < 0 || jax < 0 || torch < 0)
+        return MMF_PYTHON_ERROR;
+    if (tracer)
+        return mmf_fail(MMF_TYPE_ERROR, "%s is a JAX tracer; call matmul_fused outside jax.jit and other transformations "
+                                        "(matmul_fused.jax will serve those)", name);
+    mmf_status status = torch ? find_torch(state, object, name) : MMF_OK;
+    if (status)
+        return status;
+    PyObject *capsule = type_attribute(type, state->names[MMF_NAME_EXCHANGE_API]);
+    if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
+        const DLPackExchangeAPI *api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+        bool usable = api->header.version.major == MMF_DLPACK_MAJOR && api->dltensor_from_py_object_no_sync;
+        facts->api = usable ? api : NULL;
+    }
+    Py_XDECREF(capsule);
+    if (PyErr_Occurred())
+        return MMF_PYTHON_ERROR;
+    if (facts->api) {
+        facts->kind = torch ? MMF_KIND_TORCH : MMF_KIND_EXCHANGE;
+        return MMF_OK;
+    }
+    facts->kind = jax ? MMF_KIND_JAX : MMF_KIND_DLPACK;
+    PyObject *method = type_attribute(type, state->names[MMF_NAME_DLPACK]);
+    if (!method)
+        return PyErr_Occurred() ? MMF_PYTHON_ERROR : refuse_type(object, name);
+    Py_DECREF(method);
+    return MMF_OK;
+}
+
+mmf_status mmf_find_type(mmf_state *state, PyObject *object, const char *name, mmf_type_facts *facts)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    for (int i = 0; i < MMF_TYPE_CACHE; i++)
+        if (state->types[i].type == type) {
+            *facts = state->types[i];
+            return MMF_OK;
+        }
+    *facts = (mmf_type_facts){.type = type};
+    if (type == state->array_type || type == state->packed_type) {
+        facts->kind = type == state->array_type ? MMF_KIND_ARRAY : MMF_KIND_PACKED;
+        return MMF_OK;
+    }
+    mmf_status status = classify(state, object, name, facts);
+    if (status)
+        return status;
+    mmf_type_facts *slot = &state->types[state->next_type];
+    PyTypeObject *evicted = slot->type;
+    *slot = *facts;
+    Py_INCREF((PyObject *)type);
+    state->next_type = (state->next_type + 1) % MMF_TYPE_CACHE;
+    Py_XDECREF((PyObject *)evicted);
+    return MMF_OK;
+}

@@ -1,0 +1,147 @@
+/* The module matmul_fused._core: multi-phase init, the state and its cleanup. Path of a call: before its first step. */
+#include "binding/array.h"
+#include "binding/call.h"
+#include "binding/numpy.h"
+#include "binding/packed.h"
+#include "binding/report.h"
+#include "binding/state.h"
+#include "problem/environment.h"
+
+#define FAST(function) (PyCFunction)(void (*)(void))(function)
+
+static PyMethodDef methods[] = {
+    {"matmul_fused", FAST(mmf_matmul_fused), METH_FASTCALL | METH_KEYWORDS,
+     "matmul_fused(A, B, bias=None, activation=None, *, alpha=1.0, beta=None, C=None, multiply=None, preactivation=None,\n"
+     "             gate_layout=None, out=None, out_dtype=None, allow_tf32=False, stream=None)\n\n"
+     "activation(alpha * (A @ B) + beta * C + bias) [* multiply], computed in one kernel and rounded once.\n\n"
+     "A is (..., M, K), B (..., K, N), as in numpy.matmul; float32, float64, float16 or bfloat16, of NumPy, torch, JAX or\n"
+     "any DLPack library. The result belongs to A's library. See the type stubs for every argument."},
+    {"prepack", FAST(mmf_prepack_call), METH_FASTCALL | METH_KEYWORDS,
+     "prepack(B, *, gate_layout=None, layout=\"auto\")\n\nReorder a weight (K, N), or a pair (gate, up), once; pass the "
+     "PackedMatrix as B."},
+    {"explain", FAST(mmf_explain), METH_FASTCALL | METH_KEYWORDS, "What matmul_fused would do with these arguments."},
+    {"info", mmf_info, METH_NOARGS, "Facts about this build and machine."},
+    {"set_num_threads", mmf_set_num_threads, METH_O,
+     "set_num_threads(n)\n\nLet the CPU back end use n threads (1 to 1024), the calling one included."},
+    {"get_num_threads", mmf_get_num_threads, METH_NOARGS, "get_num_threads()\n\nThreads of the CPU back end."},
+    {"force_kernel", mmf_force_kernel, METH_O, "Let only the named kernel run on this thread (None: any)."},
+    {"_unpickle_packed", FAST(mmf_unpickle_packed), METH_FASTCALL, "What a pickled PackedMatrix calls."},
+    {0},
+};
+
+static int add_names(mmf_state *state)
+{
+    static const char *const texts[] = {
+#define X(id, text) text,
+        MMF_NAMES(X)
+#undef X
+    };
+    for (int i = 0; i < MMF_NAME_COUNT; i++)
+        if (!(state->names[i] = PyUnicode_InternFromString(texts[i])))
+            return -1;
+    for (int i = 0; i < mmf_activation_rows; i++)
+        if (!(state->activation_names[i] = PyUnicode_InternFromString(mmf_activations[i].name)))
+            return -1;
+    state->max_version = Py_BuildValue("(ii)", MMF_DLPACK_MAJOR, MMF_DLPACK_MINOR);
+    return state->max_version ? 0 : -1;
+}
+
+/* The tuple of names of the (un)gated activations. */
+static int add_activations(PyObject *module, const char *attribute, bool gated)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && i < mmf_activation_rows; i++)
+        if (mmf_activations[i].id != MMF_ACT_NONE && mmf_activations[i].gated == gated &&
+            PyList_Append(list, mmf_state_of(module)->activation_names[i]))
+            Py_CLEAR(list);
+    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
+    int result = tuple ? PyModule_AddObjectRef(module, attribute, tuple) : -1;
+    Py_XDECREF(tuple);
+    Py_XDECREF(list);
+    return result;
+}
+
+static int add_types(PyObject *module, mmf_state *state)
+{
+    state->array_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &mmf_array_spec, NULL);
+    if (!state->array_type || PyModule_AddType(module, state->array_type))
+        return -1;
+    state->packed_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &mmf_packed_spec, NULL);
+    if (!state->packed_type || PyModule_AddType(module, state->packed_type))
+        return -1;
+    state->device_error = PyErr_NewExceptionWithDoc(
+        "matmul_fused.DeviceError", "A GPU driver reported an error; the text has the driver's own name for it.",
+        PyExc_RuntimeError, NULL);
+    return state->device_error ? PyModule_AddObjectRef(module, "DeviceError", state->device_error) : -1;
+}
+
+static int execute(PyObject *module)
+{
+    mmf_state *state = mmf_state_of(module);
+    mmf_environment_load();
+    if (mmf_numpy_load() || add_names(state) || add_types(module, state))
+        return -1;
+    if (add_activations(module, "activations", false) || add_activations(module, "gated_activations", true))
+        return -1;
+    return PyModule_AddStringConstant(module, "__version__", MMF_VERSION);
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg)
+{
+    mmf_state *state = mmf_state_of(module);
+    Py_VISIT(state->array_type);
+    Py_VISIT(state->packed_type);
+    Py_VISIT(state->device_error);
+    Py_VISIT(state->torch_is_neg);
+    Py_VISIT(state->torch_is_grad_enabled);
+    Py_VISIT(state->bfloat16);
+    for (int i = 0; i < MMF_TYPE_CACHE; i++)
+        Py_VISIT(state->types[i].type);
+    return 0;
+}
+
+static int clear(PyObject *module)
+{
+    mmf_state *state = mmf_state_of(module);
+    for (int i = 0; i < MMF_NAME_COUNT; i++)
+        Py_CLEAR(state->names[i]);
+    for (int i = 0; i < mmf_activation_rows; i++)
+        Py_CLEAR(state->activation_names[i]);
+    for (int i = 0; i < MMF_TYPE_CACHE; i++)
+        Py_CLEAR(state->types[i].type);
+    Py_CLEAR(state->max_version);
+    Py_CLEAR(state->array_type);
+    Py_CLEAR(state->packed_type);
+    Py_CLEAR(state->device_error);
+    Py_CLEAR(state->torch_is_neg);
+    Py_CLEAR(state->torch_is_grad_enabled);
+    Py_CLEAR(state->bfloat16);
+    return 0;
+}
+
+static void free_module(void *module)
+{
+    clear(module);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, execute},
+    {0, NULL},
+};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "matmul_fused._core",
+    .m_doc = "The C side of matmul_fused.",
+    .m_size = sizeof(mmf_state),
+    .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = free_module,
+};
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    return PyModuleDef_Init(&definition);
+}

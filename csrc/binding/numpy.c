@@ -1,0 +1,140 @@
+/* NumPy arrays in and out, by NumPy's C API. Path of a call: asked by import.c and output.c. */
+#include "binding/numpy.h"
+
+#include "binding/import.h"
+
+#include <numpy/arrayobject.h>
+
+#include <stdio.h>
+#include <string.h>
+
+int mmf_numpy_load(void)
+{
+    return PyArray_ImportNumPyAPI();
+}
+
+bool mmf_numpy_check_exact(PyObject *object)
+{
+    return PyArray_CheckExact(object);
+}
+
+bool mmf_numpy_check(PyObject *object)
+{
+    return PyArray_Check(object);
+}
+
+bool mmf_numpy_is_real_scalar(PyObject *object)
+{
+    return PyArray_IsScalar(object, Floating) || PyArray_IsScalar(object, Integer);
+}
+
+/* Remember the dtype of ml_dtypes.bfloat16 if that package has been imported by now. */
+static void find_bfloat16(mmf_state *state)
+{
+    PyObject *module = state->bfloat16 ? NULL : mmf_imported_module("ml_dtypes");
+    PyObject *type = module ? PyObject_GetAttrString(module, "bfloat16") : NULL;
+    PyArray_Descr *descr = type ? PyArray_DescrFromTypeObject(type) : NULL;
+    Py_XDECREF(type);
+    if (!descr) {
+        PyErr_Clear(); /* lint: without ml_dtypes there is no such dtype */
+        return;
+    }
+    state->bfloat16 = (PyObject *)descr;
+    state->bfloat16_number = descr->type_num;
+}
+
+static mmf_dtype dtype_of(mmf_state *state, const PyArray_Descr *descr)
+{
+    switch (descr->type_num) {
+    case NPY_FLOAT:
+        return MMF_FLOAT32;
+    case NPY_DOUBLE:
+        return MMF_FLOAT64;
+    case NPY_HALF:
+        return MMF_FLOAT16;
+    }
+    if (descr->type_num < NPY_USERDEF)
+        return MMF_ABSENT;
+    find_bfloat16(state);
+    return state->bfloat16 && descr->type_num == state->bfloat16_number ? MMF_BFLOAT16 : MMF_ABSENT;
+}
+
+static void descr_text(PyArray_Descr *descr, char text[128])
+{
+    PyObject *string = PyObject_Str((PyObject *)descr);
+    const char *utf8 = string ? PyUnicode_AsUTF8AndSize(string, NULL) : NULL;
+    snprintf(text, 128, "%s", utf8 ? utf8 : "unknown");
+    if (!utf8)
+        PyErr_Clear(); /* lint: a text for an error that is raised anyway */
+    Py_XDECREF(string);
+}
+
+mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name, mmf_tensor *tensor)
+{
+    PyArrayObject *array = (PyArrayObject *)object;
+    int ndim = PyArray_NDIM(array);
+    tensor->dtype = dtype_of(state, PyArray_DESCR(array));
+    if (tensor->dtype == MMF_ABSENT || !PyArray_ISNOTSWAPPED(array)) {
+        char text[128];
+        descr_text(PyArray_DESCR(array), text);
+        if (tensor->dtype != MMF_ABSENT)
+            strncat(text, " (byte-swapped)", sizeof text - strlen(text) - 1);
+        return mmf_refuse_dtype(name, text);
+    }
+    mmf_status status = mmf_check_rank(name, ndim);
+    if (status)
+        return status;
+    int64_t size = mmf_dtypes[tensor->dtype].size;
+    tensor->data = PyArray_DATA(array);
+    tensor->device = (mmf_device){MMF_CPU, 0};
+    tensor->readonly = !PyArray_ISWRITEABLE(array);
+    tensor->ndim = ndim;
+    const npy_intp *shape = PyArray_DIMS(array), *strides = PyArray_STRIDES(array);
+    for (int i = 0; i < ndim; i++) {
+        tensor->shape[i] = shape[i];
+        tensor->strides[i] = strides[i] / size;
+        if (strides[i] % size && shape[i] > 1)
+            return mmf_fail(MMF_VALUE_ERROR, "%s has a stride of %lld bytes, no multiple of its item size (%lld); copy it "
+                                             "first", name, (long long)strides[i], (long long)size);
+    }
+    return mmf_check_alignment(name, tensor);
+}
+
+PyObject *mmf_numpy_new(mmf_state *state, mmf_tensor *tensor)
+{
+    static const int numbers[MMF_DTYPE_COUNT] = {
+        [MMF_FLOAT32] = NPY_FLOAT, [MMF_FLOAT64] = NPY_DOUBLE, [MMF_FLOAT16] = NPY_HALF};
+    npy_intp shape[MMF_MAX_RANK];
+    PyObject *array;
+    for (int i = 0; i < tensor->ndim; i++)
+        shape[i] = (npy_intp)tensor->shape[i];
+    if (tensor->dtype == MMF_BFLOAT16) {
+        find_bfloat16(state);
+        if (!state->bfloat16) {
+            PyErr_SetString(PyExc_TypeError, "a bfloat16 result for NumPy operands needs ml_dtypes; import ml_dtypes or "
+                                             "choose another out_dtype");
+            return NULL;
+        }
+        Py_INCREF(state->bfloat16);
+        array = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)state->bfloat16, tensor->ndim, shape, NULL, NULL, 0,
+                                     NULL);
+    } else {
+        array = PyArray_SimpleNew(tensor->ndim, shape, numbers[tensor->dtype]);
+    }
+    if (array)
+        tensor->data = PyArray_DATA((PyArrayObject *)array);
+    return array;
+}
+
+mmf_status mmf_numpy_dtype(mmf_state *state, PyObject *object, mmf_dtype *dtype, char *text)
+{
+    PyArray_Descr *descr = NULL;
+    if (!PyArray_DescrConverter(object, &descr)) {
+        Py_XDECREF((PyObject *)descr);
+        return MMF_PYTHON_ERROR;
+    }
+    *dtype = PyArray_ISNBO(descr->byteorder) ? dtype_of(state, descr) : MMF_ABSENT;
+    descr_text(descr, text);
+    Py_DECREF((PyObject *)descr);
+    return *dtype == MMF_ABSENT ? MMF_TYPE_ERROR : MMF_OK;
+}

@@ -1,0 +1,136 @@
+/* explain, info, threads, force_kernel. Path of a call: off it; explain walks the same steps and runs nothing. */
+#include "binding/report.h"
+
+#include "binding/call.h"
+#include "binding/errors.h"
+#include "plan/backends.h"
+#include "plan/plan.h"
+#include "problem/environment.h"
+
+/* Every row before the chosen one, and why it refused: [(name, reason), ...]. */
+static PyObject *refusals(const mmf_problem *problem, const mmf_kernel_row *chosen)
+{
+    PyObject *list = PyList_New(0);
+    const mmf_kernel_row *row;
+    for (int i = 0; list && (row = mmf_kernel_list(i)) && row != chosen; i++) {
+        char reason[MMF_REASON_TEXT] = "";
+        mmf_plan_accepts(row, problem, reason);
+        PyObject *pair = Py_BuildValue("(ss)", row->name, reason);
+        if (!pair || PyList_Append(list, pair))
+            Py_CLEAR(list);
+        Py_XDECREF(pair);
+    }
+    return list;
+}
+
+static PyObject *problem_text(const mmf_call *call)
+{
+    const mmf_problem *p = &call->problem;
+    const mmf_activation_row *activation = mmf_activation_row_of((mmf_activation)p->activation);
+    char shape[MMF_SHAPE_TEXT], device[24];
+    return PyUnicode_FromFormat("%s %s on %s, activation %s; as the kernel sees it: M=%lld N=%lld K=%lld, %d leading axes",
+                                mmf_shape_text(call->result.ndim, call->result.shape, shape),
+                                mmf_dtypes[call->result.dtype].name, mmf_device_name(p->device, device), activation->name,
+                                (long long)p->m, (long long)p->n, (long long)p->k, (int)p->batch_ndim);
+}
+
+PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords)
+{
+    mmf_state *state = mmf_state_of(module);
+    mmf_call call;
+    mmf_plan plan;
+    PyObject *result = NULL;
+    mmf_status status = mmf_call_begin(state, "explain", arguments, count, keywords, &call);
+    if (!status)
+        status = mmf_plan_choose(&call.problem, &plan);
+    if (status) {
+        mmf_raise(state, status);
+    } else {
+        PyObject *refused = refusals(&call.problem, plan.row), *problem = refused ? problem_text(&call) : NULL;
+        if (problem)
+            result = Py_BuildValue("{sOsss(iii)sisdsdsOsO}", "problem", problem, "kernel", plan.row->name, "tile",
+                                   plan.config.tile_m, plan.config.tile_n, plan.config.tile_k, "threads",
+                                   plan.config.threads, "flops", mmf_plan_flops(&call.problem), "seconds",
+                                   mmf_plan_seconds(&call.problem, &plan), "rows_independent_of_m",
+                                   plan.row->rows_independent_of_m ? Py_True : Py_False, "refused", refused);
+        Py_XDECREF(problem);
+        Py_XDECREF(refused);
+    }
+    mmf_call_end(&call);
+    return result;
+}
+
+static PyObject *kernel_names(void)
+{
+    PyObject *list = PyList_New(0);
+    const mmf_kernel_row *row;
+    for (int i = 0; list && (row = mmf_kernel_list(i)); i++) {
+        PyObject *name = PyUnicode_FromString(row->name);
+        if (!name || PyList_Append(list, name))
+            Py_CLEAR(list);
+        Py_XDECREF(name);
+    }
+    return list;
+}
+
+static PyObject *environment(void)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && i < MMF_ENV_COUNT; i++) {
+        PyObject *row = Py_BuildValue("(ssz)", mmf_variables[i].name, mmf_variables[i].meaning,
+                                      mmf_environment((mmf_variable)i));
+        if (!row || PyList_Append(list, row))
+            Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
+PyObject *mmf_info(PyObject *module, PyObject *unused)
+{
+    PyObject *kernels = kernel_names(), *variables = kernels ? environment() : NULL, *result = NULL;
+    (void)module;
+    (void)unused;
+    if (variables)
+        result = Py_BuildValue("{sssOsssisO}", "version", MMF_VERSION, "kernels", kernels, "cpu_features",
+                               mmf_host_features(), "threads", mmf_host_get_threads(), "environment", variables);
+    Py_XDECREF(variables);
+    Py_XDECREF(kernels);
+    return result;
+}
+
+PyObject *mmf_set_num_threads(PyObject *module, PyObject *threads)
+{
+    mmf_state *state = mmf_state_of(module);
+    char type[96];
+    if (!PyLong_Check(threads))
+        return mmf_raise(state, mmf_fail(MMF_TYPE_ERROR, "n must be an int, got %s", mmf_type_name(threads, type)));
+    int overflow;
+    long count = PyLong_AsLongAndOverflow(threads, &overflow);
+    if (overflow || count < 1 || count > 1024)
+        return mmf_raise(state, mmf_fail(MMF_VALUE_ERROR, "n must be from 1 to 1024"));
+    mmf_host_set_threads((int)count);
+    return Py_NewRef(Py_None);
+}
+
+PyObject *mmf_get_num_threads(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong(mmf_host_get_threads());
+}
+
+PyObject *mmf_force_kernel(PyObject *module, PyObject *name)
+{
+    const char *text = NULL, *previous = NULL;
+    char type[96];
+    if (name != Py_None && !PyUnicode_Check(name))
+        return mmf_raise(mmf_state_of(module),
+                         mmf_fail(MMF_TYPE_ERROR, "name must be None or a str, got %s", mmf_type_name(name, type)));
+    if (name != Py_None && !(text = PyUnicode_AsUTF8AndSize(name, NULL)))
+        return NULL;
+    mmf_status status = mmf_plan_force(text, &previous);
+    if (status)
+        return mmf_raise(mmf_state_of(module), status);
+    return previous ? PyUnicode_FromString(previous) : Py_NewRef(Py_None);
+}

@@ -1,0 +1,14 @@
+/* Functions that tell or set how calls run: explain, info, threads, force_kernel. */
+#ifndef MMF_REPORT_H
+#define MMF_REPORT_H
+
+#include "binding/state.h"
+
+/* explain(...): a dict; see python/matmul_fused/report.py. */
+PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords);
+PyObject *mmf_info(PyObject *module, PyObject *unused);
+PyObject *mmf_set_num_threads(PyObject *module, PyObject *threads);
+PyObject *mmf_get_num_threads(PyObject *module, PyObject *unused);
+PyObject *mmf_force_kernel(PyObject *module, PyObject *name);
+
+#endif

@@ -1,0 +1,24 @@
+/* The arguments that are no arrays: scale factors, activation, gate layout, dtype, flags. */
+#ifndef MMF_SCALARS_H
+#define MMF_SCALARS_H
+
+#include "binding/state.h"
+#include "problem/problem.h"
+
+/* A Python or NumPy real scalar. TypeError for arrays and everything else. */
+mmf_status mmf_parse_scalar(PyObject *object, const char *name, double *value);
+
+/* None, a name, or a tuple (name, parameters...) into request->activation and request->parameters. */
+mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_request *request);
+
+/* None or the name of a gate layout. */
+mmf_status mmf_parse_gate_layout(PyObject *object, mmf_gate_layout *layout);
+const char *mmf_gate_layout_name(mmf_gate_layout layout);
+
+/* None, a name, a NumPy, torch or jax dtype. */
+mmf_status mmf_parse_dtype(mmf_state *state, PyObject *object, const char *name, mmf_dtype *dtype);
+
+/* True or False. */
+mmf_status mmf_parse_flag(PyObject *object, const char *name, bool *flag);
+
+#endif

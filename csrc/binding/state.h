@@ -1,0 +1,94 @@
+/* Everything Python that the module holds: interned names, types, facts about argument types. One per module object. */
+#ifndef MMF_STATE_H
+#define MMF_STATE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "problem/activation.h"
+#include "problem/dlpack_abi.h"
+#include "problem/tensor.h"
+
+#include <stdbool.h>
+
+/* Interned names: X(enumerator, text). The keywords of matmul_fused come first, in the order of its signature. */
+#define MMF_NAMES(X)                                                                                                   \
+    X(A, "A")                                                                                                          \
+    X(B, "B")                                                                                                          \
+    X(BIAS, "bias")                                                                                                    \
+    X(ACTIVATION, "activation")                                                                                        \
+    X(ALPHA, "alpha")                                                                                                  \
+    X(BETA, "beta")                                                                                                    \
+    X(C, "C")                                                                                                          \
+    X(MULTIPLY, "multiply")                                                                                            \
+    X(PREACTIVATION, "preactivation")                                                                                  \
+    X(GATE_LAYOUT, "gate_layout")                                                                                      \
+    X(OUT, "out")                                                                                                      \
+    X(OUT_DTYPE, "out_dtype")                                                                                          \
+    X(ALLOW_TF32, "allow_tf32")                                                                                        \
+    X(STREAM, "stream")                                                                                                \
+    X(LAYOUT, "layout")                                                                                                \
+    X(MAX_VERSION, "max_version")                                                                                      \
+    X(DL_DEVICE, "dl_device")                                                                                          \
+    X(COPY, "copy")                                                                                                    \
+    X(DLPACK, "__dlpack__")                                                                                            \
+    X(DLPACK_DEVICE, "__dlpack_device__")                                                                              \
+    X(EXCHANGE_API, "__dlpack_c_exchange_api__")                                                                       \
+    X(TORCH_DISPATCH, "__torch_dispatch__")                                                                            \
+    X(REQUIRES_GRAD, "requires_grad")
+
+typedef enum mmf_name {
+#define X(id, text) MMF_NAME_##id,
+    MMF_NAMES(X)
+#undef X
+    MMF_NAME_COUNT
+} mmf_name;
+
+/* How operands of a Python type are imported and what a result for them is. */
+typedef enum mmf_kind {
+    MMF_KIND_NUMPY,
+    MMF_KIND_TORCH,    /* exchange API, and torch's own checks */
+    MMF_KIND_EXCHANGE, /* exchange API of another library */
+    MMF_KIND_JAX,      /* __dlpack__; results become jax arrays */
+    MMF_KIND_DLPACK,   /* __dlpack__; results are mf.Array */
+    MMF_KIND_ARRAY,    /* mf.Array */
+    MMF_KIND_PACKED,   /* mf.PackedMatrix */
+} mmf_kind;
+
+typedef struct mmf_type_facts {
+    PyTypeObject *type; /* owned; NULL: free slot */
+    mmf_kind kind;
+    const DLPackExchangeAPI *api; /* TORCH and EXCHANGE; lives as long as the process */
+} mmf_type_facts;
+
+enum { MMF_TYPE_CACHE = 16 };
+
+typedef struct mmf_state {
+    PyObject *names[MMF_NAME_COUNT];
+    PyObject *activation_names[MMF_ACT_COUNT + 8]; /* interned, by row of mmf_activations */
+    PyObject *max_version;                         /* (1, 3) */
+    PyTypeObject *array_type, *packed_type;
+    PyObject *device_error;
+    PyObject *torch_is_neg; /* torch.Tensor.is_neg and torch.is_grad_enabled once torch was seen */
+    PyObject *torch_is_grad_enabled;
+    PyObject *bfloat16; /* np.dtype of ml_dtypes.bfloat16 once it was seen */
+    int bfloat16_number;
+    mmf_type_facts types[MMF_TYPE_CACHE];
+    int next_type;
+} mmf_state;
+
+/* The state of a module, or of the module that a heap type belongs to. */
+static inline mmf_state *mmf_state_of(PyObject *module)
+{
+    return (mmf_state *)PyModule_GetState(module);
+}
+
+static inline mmf_state *mmf_state_of_type(PyTypeObject *type)
+{
+    return (mmf_state *)PyType_GetModuleState(type);
+}
+
+/* Borrowed sys.modules[name], or NULL without an exception if it was never imported. */
+PyObject *mmf_imported_module(const char *name);
+
+#endif

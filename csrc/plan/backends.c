@@ -1,0 +1,60 @@
+/* Back ends by device; one layout and one device so far. Path of a call: off it; prepack, info and set_num_threads. */
+#include "plan/backends.h"
+
+#include "cpu/rows.h"
+
+#include <string.h>
+
+static const char panels64[] = "panels64";
+
+mmf_status mmf_prepack_layout(mmf_device device, const char *name, int *layout)
+{
+    char text[24];
+    if (device.type != MMF_CPU)
+        return mmf_fail(MMF_NOT_IMPLEMENTED, "B is on %s; prepack works on the CPU only in this version",
+                        mmf_device_name(device, text));
+    if (strcmp(name, "auto") && strcmp(name, panels64))
+        return mmf_fail(MMF_VALUE_ERROR, "unknown layout \"%.64s\"; on the CPU it is \"auto\" or \"%s\"", name, panels64);
+    *layout = MMF_CPU_PANELS64;
+    return MMF_OK;
+}
+
+const char *mmf_prepack_layout_name(int layout)
+{
+    return layout == MMF_CPU_PANELS64 ? panels64 : "plain";
+}
+
+int64_t mmf_prepack_bytes(int layout, mmf_dtype dtype, int64_t k, int64_t n)
+{
+    (void)layout;
+    return mmf_cpu_panels_bytes(dtype, k, n);
+}
+
+void mmf_prepack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row, int64_t col,
+                 void *packed)
+{
+    (void)layout;
+    mmf_cpu_pack_panels(dtype, k, n, data, row, col, packed);
+}
+
+void mmf_unpack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *packed, int64_t row, int64_t col,
+                void *data)
+{
+    (void)layout;
+    mmf_cpu_unpack_panels(dtype, k, n, packed, row, col, data);
+}
+
+const char *mmf_host_features(void)
+{
+    return mmf_cpu_features();
+}
+
+int mmf_host_get_threads(void)
+{
+    return mmf_cpu_get_threads();
+}
+
+void mmf_host_set_threads(int threads)
+{
+    mmf_cpu_set_threads(threads);
+}

@@ -1,0 +1,141 @@
+/* Exact overlap of strided layouts by arithmetic progressions, in bytes. */
+#include "problem/overlap.h"
+
+#include <stdlib.h>
+
+typedef struct axis {
+    int64_t count, step; /* step > 0 in bytes */
+} axis;
+
+/* A tensor as sorted positive axes from its lowest address: axis[0] has the smallest step. */
+typedef struct layout {
+    int64_t base, end; /* bytes [base, end) */
+    int64_t item;
+    int ndim;
+    axis axes[MMF_MAX_RANK];
+} layout;
+
+static int by_step(const void *x, const void *y)
+{
+    int64_t a = ((const axis *)x)->step, b = ((const axis *)y)->step;
+    return (a > b) - (a < b);
+}
+
+static layout layout_of(const mmf_tensor *tensor)
+{
+    layout result = {.base = (int64_t)(intptr_t)tensor->data, .item = mmf_dtypes[tensor->dtype].size};
+    result.end = result.base + result.item;
+    for (int i = 0; i < tensor->ndim; i++) {
+        int64_t step = tensor->strides[i] * result.item, count = tensor->shape[i];
+        if (count == 1)
+            continue;
+        if (step < 0)
+            result.base += step * (count - 1);
+        else
+            result.end += step * (count - 1);
+        result.axes[result.ndim++] = (axis){count, llabs(step)};
+    }
+    qsort(result.axes, (size_t)result.ndim, sizeof(axis), by_step);
+    return result;
+}
+
+bool mmf_tensor_overlaps_itself(const mmf_tensor *tensor)
+{
+    if (mmf_tensor_size(tensor) == 0)
+        return false;
+    layout t = layout_of(tensor);
+    int64_t extent = t.item;
+    bool nested = true;
+    for (int i = 0; i < t.ndim; i++) {
+        if (t.axes[i].step < t.item)
+            return true;
+        nested &= t.axes[i].step >= extent;
+        extent += t.axes[i].step * (t.axes[i].count - 1);
+    }
+    if (nested || t.ndim != 2)
+        return !nested;
+    /* Steps are multiples of the item here (strides count elements): a*i == b*j has a solution inside the axes? */
+    int64_t a = t.axes[0].step, b = t.axes[1].step, r = a, s = b;
+    while (s) {
+        int64_t rest = r % s;
+        r = s;
+        s = rest;
+    }
+    return b / r < t.axes[0].count && a / r < t.axes[1].count;
+}
+
+/* Drop zero steps, merge axes that continue each other and fold a dense inner axis into the item. */
+static void merge(layout *t)
+{
+    int kept = 0;
+    for (int i = 0; i < t->ndim; i++) {
+        axis next = t->axes[i];
+        if (next.step == 0)
+            continue;
+        if (kept == 0 && next.step == t->item)
+            t->item *= next.count;
+        else if (kept && next.step == t->axes[kept - 1].step * t->axes[kept - 1].count)
+            t->axes[kept - 1].count *= next.count;
+        else
+            t->axes[kept++] = next;
+    }
+    t->ndim = kept;
+}
+
+static int64_t floor_divide(int64_t a, int64_t b)
+{
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+/* Do items of two progressions touch, the second one starting distance bytes after the first? */
+static bool progressions_touch(axis x, int64_t x_item, axis y, int64_t y_item, int64_t distance)
+{
+    if (x.step == y.step) { /* only the difference of the indices counts */
+        int64_t difference = floor_divide(distance - x_item, x.step) + 1;
+        difference = difference < 1 - y.count ? 1 - y.count : difference;
+        return difference < x.count && x.step * difference < distance + y_item;
+    }
+    /* Walk the shorter one; for each of its items the other's candidates follow by division. */
+    if (x.count > y.count)
+        return progressions_touch(y, y_item, x, x_item, -distance);
+    for (int64_t i = 0; i < x.count; i++) {
+        int64_t low = x.step * i - distance - y_item + 1; /* first start of a y item that reaches x's item i */
+        int64_t high = x.step * i - distance + x_item - 1;
+        int64_t j = low <= 0 ? 0 : floor_divide(low - 1, y.step) + 1;
+        if (j < y.count && y.step * j <= high)
+            return true;
+    }
+    return false;
+}
+
+/* Two layouts of at most two axes: walk the outer axis of both, only over pairs of rows whose ranges meet. */
+static bool rectangles_touch(const layout *x, const layout *y)
+{
+    const axis one = {1, 1};
+    axis x_in = x->ndim > 0 ? x->axes[0] : one, x_out = x->ndim > 1 ? x->axes[1] : one;
+    axis y_in = y->ndim > 0 ? y->axes[0] : one, y_out = y->ndim > 1 ? y->axes[1] : one;
+    int64_t x_width = x_in.step * (x_in.count - 1) + x->item, y_width = y_in.step * (y_in.count - 1) + y->item;
+    for (int64_t i = 0; i < x_out.count; i++) {
+        int64_t start = x->base + x_out.step * i;
+        int64_t first = floor_divide(start - y_width - y->base, y_out.step) + 1;
+        int64_t last = floor_divide(start + x_width - 1 - y->base, y_out.step);
+        first = first < 0 ? 0 : first;
+        last = last >= y_out.count ? y_out.count - 1 : last;
+        for (int64_t j = first; j <= last; j++)
+            if (progressions_touch(x_in, x->item, y_in, y->item, y->base + y_out.step * j - start))
+                return true;
+    }
+    return false;
+}
+
+bool mmf_tensors_overlap(const mmf_tensor *a, const mmf_tensor *b)
+{
+    if (mmf_tensor_size(a) == 0 || mmf_tensor_size(b) == 0)
+        return false;
+    layout x = layout_of(a), y = layout_of(b);
+    if (x.end <= y.base || y.end <= x.base)
+        return false;
+    merge(&x);
+    merge(&y);
+    return x.ndim > 2 || y.ndim > 2 || rectangles_touch(&x, &y);
+}

@@ -1,0 +1,414 @@
+/* From tensors to a checked problem: dtypes, devices, shapes, gate layout, then what may not share memory.
+ * Path of a call: first stop after the import; nothing is written before all of this has passed. */
+#include "problem/problem.h"
+
+#include "problem/merge.h"
+#include "problem/overlap.h"
+
+#include <string.h>
+
+static const char *dtype_name(mmf_dtype dtype)
+{
+    return mmf_dtypes[dtype].name;
+}
+
+static mmf_status check_product_dtypes(const mmf_request *r)
+{
+    const mmf_tensor *const weights[] = {r->b, r->b_up};
+    for (int i = 0; i < 2; i++)
+        if (weights[i] && weights[i]->dtype != r->a->dtype)
+            return mmf_fail(MMF_TYPE_ERROR, "A and %s must have one dtype, got %s and %s; convert one of them",
+                            !r->b_up ? "B" : i ? "B[1]" : "B[0]", dtype_name(r->a->dtype),
+                            dtype_name(weights[i]->dtype));
+    return MMF_OK;
+}
+
+static mmf_status check_out_dtype(const mmf_request *r, mmf_dtype *result)
+{
+    if (r->out && r->out_dtype != MMF_ABSENT && r->out->dtype != r->out_dtype)
+        return mmf_fail(MMF_VALUE_ERROR, "out has dtype %s but out_dtype is %s; drop out_dtype or pass another out",
+                        dtype_name(r->out->dtype), dtype_name(r->out_dtype));
+    *result = r->out ? r->out->dtype : r->out_dtype != MMF_ABSENT ? r->out_dtype : r->a->dtype;
+    return MMF_OK;
+}
+
+static mmf_status check_epilogue_dtype(const char *name, const mmf_tensor *t, mmf_dtype a, mmf_dtype result)
+{
+    if (!t || t->dtype == a || t->dtype == result || t->dtype == MMF_FLOAT32)
+        return MMF_OK;
+    return mmf_fail(MMF_TYPE_ERROR, "%s has dtype %s; it must be float32, that of A (%s) or that of the result (%s)",
+                    name, dtype_name(t->dtype), dtype_name(a), dtype_name(result));
+}
+
+static mmf_status check_device(const char *name, const mmf_tensor *t, mmf_device device)
+{
+    char given[24], wanted[24];
+    if (!t || (t->device.type == device.type && t->device.id == device.id))
+        return MMF_OK;
+    return mmf_fail(MMF_VALUE_ERROR, "%s is on %s but A is on %s; move it to A's device", name,
+                    mmf_device_name(t->device, given), mmf_device_name(device, wanted));
+}
+
+/* Resolve gate layout and activation against the form of B; *gate is MMF_GATE_NONE if the activation is not gated. */
+static mmf_status check_gate(const mmf_request *r, mmf_gate_layout *gate)
+{
+    const mmf_activation_row *row = mmf_activation_row_of(r->activation);
+    *gate = MMF_GATE_NONE;
+    if (r->gate_layout != MMF_GATE_NONE && (!row->gated || r->b_up))
+        return mmf_fail(MMF_VALUE_ERROR, "gate_layout was given but %s; drop it",
+                        row->gated ? "B is a pair, which needs none" : "the activation has no gate");
+    if (!row->gated) {
+        if (r->b_up)
+            return mmf_fail(MMF_VALUE_ERROR,
+                            "B is a pair (gate, up) but activation %s is not gated; pass swiglu, geglu, ...", row->name);
+        if (r->packed && r->packed_gate != MMF_GATE_NONE)
+            return mmf_fail(MMF_VALUE_ERROR, "B was prepacked for a gate but activation %s is not gated", row->name);
+        if (r->bias_up)
+            return mmf_fail(MMF_VALUE_ERROR, "bias is a pair but B is not; pass one bias");
+        return MMF_OK;
+    }
+    if (r->b_up) {
+        *gate = MMF_GATE_PAIR;
+    } else if (r->packed) {
+        if (r->packed_gate == MMF_GATE_NONE)
+            return mmf_fail(MMF_VALUE_ERROR, "activation %s needs a weight prepacked for its gate; "
+                                             "use prepack(B, gate_layout=\"halves\")", row->name);
+        if (r->gate_layout != MMF_GATE_NONE && r->gate_layout != r->packed_gate)
+            return mmf_fail(MMF_VALUE_ERROR, "gate_layout differs from the one that B was prepacked with; drop it");
+        *gate = r->packed_gate;
+    } else {
+        *gate = r->gate_layout == MMF_GATE_NONE ? MMF_GATE_HALVES : r->gate_layout;
+    }
+    if ((*gate == MMF_GATE_PAIR) != (r->bias_up != NULL) && r->bias)
+        return mmf_fail(MMF_VALUE_ERROR, r->bias_up ? "bias is a pair but B is not; pass one bias of B's columns"
+                                                    : "B is a pair, so bias must be None or a pair (gate, up)");
+    return MMF_OK;
+}
+
+/* Shapes of z and of the result: batch axes of A and B broadcast, then M and N (N of z and of out differ if gated). */
+typedef struct shapes {
+    int ndim;
+    bool has_row, has_col;
+    int64_t z[MMF_MAX_RANK], half[MMF_MAX_RANK], out[MMF_MAX_RANK]; /* half: one stream of z */
+} shapes;
+
+static mmf_status broadcast_batch(const mmf_tensor *a, const mmf_tensor *b, shapes *s)
+{
+    int a_batch = a->ndim > 2 ? a->ndim - 2 : 0, b_batch = b->ndim > 2 ? b->ndim - 2 : 0;
+    s->ndim = a_batch > b_batch ? a_batch : b_batch;
+    for (int i = 0; i < s->ndim; i++) {
+        int64_t x = i < s->ndim - a_batch ? 1 : a->shape[i - (s->ndim - a_batch)];
+        int64_t y = i < s->ndim - b_batch ? 1 : b->shape[i - (s->ndim - b_batch)];
+        char a_text[MMF_SHAPE_TEXT], b_text[MMF_SHAPE_TEXT];
+        if (x != y && x != 1 && y != 1)
+            return mmf_fail(MMF_VALUE_ERROR, "leading axes of A %s and B %s do not broadcast",
+                            mmf_shape_text(a->ndim, a->shape, a_text), mmf_shape_text(b->ndim, b->shape, b_text));
+        s->z[i] = x == 1 ? y : x;
+    }
+    return MMF_OK;
+}
+
+static mmf_status make_shapes(const mmf_request *r, mmf_gate_layout gate, mmf_problem *p, shapes *s)
+{
+    const mmf_tensor *a = r->a, *b = r->b;
+    char a_text[MMF_SHAPE_TEXT], b_text[MMF_SHAPE_TEXT];
+    mmf_shape_text(a->ndim, a->shape, a_text);
+    mmf_shape_text(b->ndim, b->shape, b_text);
+    if (a->ndim == 0 || b->ndim == 0)
+        return mmf_fail(MMF_VALUE_ERROR, "%s is 0-d; A and B need at least one axis", a->ndim ? "B" : "A");
+    if (r->b_up && (r->b_up->ndim != b->ndim || memcmp(b->shape, r->b_up->shape, sizeof *b->shape * (size_t)b->ndim))) {
+        char up_text[MMF_SHAPE_TEXT];
+        return mmf_fail(MMF_VALUE_ERROR, "B[0] and B[1] must have one shape, got %s and %s", b_text,
+                        mmf_shape_text(r->b_up->ndim, r->b_up->shape, up_text));
+    }
+    int64_t k = a->shape[a->ndim - 1], b_k = b->shape[b->ndim > 1 ? b->ndim - 2 : 0];
+    if (k != b_k)
+        return mmf_fail(MMF_VALUE_ERROR, "A %s and B %s do not match: K is %lld in A and %lld in B", a_text, b_text,
+                        (long long)k, (long long)b_k);
+    if (gate != MMF_GATE_NONE && b->ndim == 1)
+        return mmf_fail(MMF_VALUE_ERROR, "a gated activation needs columns, but B %s has one axis", b_text);
+    mmf_status status = broadcast_batch(a, b, s);
+    if (status)
+        return status;
+    s->has_row = a->ndim > 1;
+    s->has_col = b->ndim > 1;
+    p->m = s->has_row ? a->shape[a->ndim - 2] : 1;
+    p->n = s->has_col ? b->shape[b->ndim - 1] : 1;
+    p->k = r->alpha == 0 ? 0 : k;
+    if (gate != MMF_GATE_NONE && gate != MMF_GATE_PAIR) {
+        if (p->n % 2)
+            return mmf_fail(MMF_VALUE_ERROR, "a gated activation needs an even number of columns, but B is %s", b_text);
+        p->n /= 2;
+    }
+    p->batch_ndim = s->ndim;
+    memcpy(p->batch_shape, s->z, sizeof *s->z * (size_t)s->ndim);
+    if (s->has_row)
+        s->z[s->ndim++] = p->m;
+    memcpy(s->half, s->z, sizeof s->z);
+    memcpy(s->out, s->z, sizeof s->z);
+    if (s->has_col) {
+        s->half[s->ndim] = s->out[s->ndim] = p->n;
+        s->z[s->ndim++] = gate == MMF_GATE_NONE ? p->n : 2 * p->n;
+    }
+    int64_t bytes = 8;
+    for (int i = 0; i < s->ndim; i++)
+        if (s->z[i] && __builtin_mul_overflow(bytes, s->z[i], &bytes))
+            return mmf_fail(MMF_VALUE_ERROR, "the result of A %s and B %s would not fit into memory", a_text, b_text);
+    return MMF_OK;
+}
+
+static int64_t stride_of(const mmf_tensor *t, int axis)
+{
+    return axis < 0 || t->shape[axis] == 1 ? 0 : t->strides[axis];
+}
+
+/* Strides of an epilogue operand or output along the axes of shape. False if it does not broadcast to shape. */
+static bool place(const mmf_tensor *t, const shapes *s, const int64_t *shape, mmf_strides *strides)
+{
+    int missing = s->ndim - t->ndim;
+    if (missing < 0)
+        return false;
+    for (int i = 0; i < t->ndim; i++)
+        if (t->shape[i] != shape[i + missing] && t->shape[i] != 1)
+            return false;
+    int axis = t->ndim - 1;
+    strides->col = s->has_col ? stride_of(t, axis--) : 0;
+    strides->row = s->has_row ? stride_of(t, axis--) : 0;
+    for (int i = s->ndim - s->has_col - s->has_row - 1; i >= 0; i--, axis--)
+        strides->batch[i] = stride_of(t, axis);
+    return true;
+}
+
+static void place_product(const mmf_tensor *t, int batch_ndim, bool is_b, mmf_strides *strides)
+{
+    int last = t->ndim - 1;
+    if (t->ndim == 1) {
+        *(is_b ? &strides->row : &strides->col) = stride_of(t, 0);
+        return;
+    }
+    strides->row = stride_of(t, last - 1);
+    strides->col = stride_of(t, last);
+    for (int i = batch_ndim - 1, axis = last - 2; i >= 0; i--, axis--)
+        strides->batch[i] = stride_of(t, axis);
+}
+
+static void set_operand(mmf_problem *p, mmf_operand operand, const mmf_tensor *t)
+{
+    p->dtype[operand] = (uint8_t)t->dtype;
+    p->data[operand] = t->data;
+}
+
+/* Split the operand whose columns are those of z into its gate stream and its up stream (operand + 1). */
+static void split_gate(mmf_problem *p, mmf_operand gate_operand)
+{
+    mmf_operand up_operand = gate_operand + 1;
+    mmf_strides *gate = &p->strides[gate_operand];
+    int64_t size = mmf_dtypes[p->dtype[gate_operand]].size, col = gate->col;
+    char *first = p->data[gate_operand];
+    int64_t distance = p->gate_layout == MMF_GATE_INTERLEAVED ? col : col * p->n;
+    char *second = first ? first + distance * size : NULL;
+    bool up_first = p->gate_layout == MMF_GATE_HALVES_UP_FIRST;
+    if (p->gate_layout == MMF_GATE_INTERLEAVED)
+        gate->col = 2 * col;
+    p->strides[up_operand] = *gate;
+    p->dtype[up_operand] = p->dtype[gate_operand];
+    p->data[gate_operand] = up_first ? second : first;
+    p->data[up_operand] = up_first ? first : second;
+}
+
+/* Add an epilogue operand that broadcasts to shape. */
+static mmf_status add_epilogue(mmf_problem *p, mmf_operand operand, const char *name, const mmf_tensor *t,
+                               const shapes *s, const int64_t *shape)
+{
+    if (!place(t, s, shape, &p->strides[operand])) {
+        char given[MMF_SHAPE_TEXT], wanted[MMF_SHAPE_TEXT];
+        return mmf_fail(MMF_VALUE_ERROR, "%s has shape %s, which does not broadcast to %s", name,
+                        mmf_shape_text(t->ndim, t->shape, given), mmf_shape_text(s->ndim, shape, wanted));
+    }
+    set_operand(p, operand, t);
+    return MMF_OK;
+}
+
+static mmf_status check_output(const char *name, const mmf_tensor *t, int ndim, const int64_t *shape)
+{
+    if (t->ndim != ndim || memcmp(t->shape, shape, sizeof *shape * (size_t)ndim)) {
+        char given[MMF_SHAPE_TEXT], wanted[MMF_SHAPE_TEXT];
+        return mmf_fail(MMF_VALUE_ERROR, "%s has shape %s, it must be %s", name,
+                        mmf_shape_text(t->ndim, t->shape, given), mmf_shape_text(ndim, shape, wanted));
+    }
+    if (t->readonly)
+        return mmf_fail(MMF_VALUE_ERROR, "%s is read-only; pass a writable array", name);
+    if (mmf_tensor_overlaps_itself(t))
+        return mmf_fail(MMF_VALUE_ERROR, "%s has strides that make its elements overlap; pass an array whose elements "
+                                         "are distinct", name);
+    return MMF_OK;
+}
+
+static bool same_elements(const mmf_tensor *x, const mmf_tensor *y)
+{
+    if (x->data != y->data || x->dtype != y->dtype || x->ndim != y->ndim)
+        return false;
+    for (int i = 0; i < x->ndim; i++)
+        if (x->shape[i] != y->shape[i] || stride_of(x, i) != stride_of(y, i))
+            return false;
+    return true;
+}
+
+/* An output may share no element with anything else of the call, but out may be C itself. */
+static mmf_status check_aliasing(const mmf_request *r, bool reads_products, bool reads_c)
+{
+    const struct {
+        const char *name;
+        const mmf_tensor *tensor;
+        bool read;
+    } others[] = {
+        {"A", r->a, reads_products},
+        {r->b_up ? "B[0]" : "B", r->b, reads_products && !r->packed},
+        {"B[1]", r->b_up, reads_products && !r->packed},
+        {r->bias_up ? "bias[0]" : "bias", r->bias, true},
+        {"bias[1]", r->bias_up, true},
+        {"multiply", r->multiply, true},
+        {"C", r->c, reads_c},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const mmf_tensor *t = others[i].tensor;
+        if (!t || !others[i].read)
+            continue;
+        bool in_place = t == r->c && r->out && same_elements(r->out, t);
+        if (r->out && !in_place && mmf_tensors_overlap(r->out, t))
+            return mmf_fail(MMF_VALUE_ERROR, "out shares memory with %s; pass another out%s", others[i].name,
+                            t == r->c ? ", or C itself" : "");
+        if (r->preactivation && mmf_tensors_overlap(r->preactivation, t))
+            return mmf_fail(MMF_VALUE_ERROR, "preactivation shares memory with %s; pass another array",
+                            others[i].name);
+    }
+    if (r->out && r->preactivation && mmf_tensors_overlap(r->out, r->preactivation))
+        return mmf_fail(MMF_VALUE_ERROR, "preactivation shares memory with out; pass another array");
+    return MMF_OK;
+}
+
+static mmf_status check_types_and_devices(const mmf_request *r, mmf_dtype *result)
+{
+    const struct {
+        const char *name;
+        const mmf_tensor *tensor;
+        bool any_dtype;
+    } others[] = {
+        {r->b_up ? "B[0]" : "B", r->b, true},
+        {"B[1]", r->b_up, true},
+        {r->bias_up ? "bias[0]" : "bias", r->bias, false},
+        {"bias[1]", r->bias_up, false},
+        {"C", r->c, false},
+        {"multiply", r->multiply, false},
+        {"preactivation", r->preactivation, true},
+        {"out", r->out, true},
+    };
+    mmf_status status = check_product_dtypes(r);
+    if (!status)
+        status = check_out_dtype(r, result);
+    for (size_t i = 0; !status && i < sizeof others / sizeof *others; i++) {
+        status = check_device(others[i].name, others[i].tensor, r->a->device);
+        if (!status && !others[i].any_dtype)
+            status = check_epilogue_dtype(others[i].name, others[i].tensor, r->a->dtype, *result);
+    }
+    return status;
+}
+
+/* Fill strides and pointers of every operand but out. */
+static mmf_status add_operands(const mmf_request *r, mmf_problem *p, const shapes *s)
+{
+    bool split = mmf_problem_gated(p) && p->gate_layout != MMF_GATE_PAIR;
+    set_operand(p, MMF_A, r->a);
+    place_product(r->a, p->batch_ndim, false, &p->strides[MMF_A]);
+    set_operand(p, MMF_B, r->b);
+    if (r->packed) {
+        p->packed = (uint8_t)r->packed;
+        if (mmf_problem_gated(p)) {
+            p->dtype[MMF_B_UP] = p->dtype[MMF_B];
+            p->data[MMF_B_UP] = r->panels_up;
+        }
+    } else {
+        place_product(r->b, p->batch_ndim, true, &p->strides[MMF_B]);
+        if (r->b_up) {
+            set_operand(p, MMF_B_UP, r->b_up);
+            place_product(r->b_up, p->batch_ndim, true, &p->strides[MMF_B_UP]);
+        } else if (split) {
+            split_gate(p, MMF_B);
+        }
+    }
+    mmf_status status = MMF_OK;
+    if (r->bias) {
+        status = add_epilogue(p, MMF_BIAS, r->bias_up ? "bias[0]" : "bias", r->bias, s, r->bias_up ? s->half : s->z);
+        if (!status && r->bias_up)
+            status = add_epilogue(p, MMF_BIAS_UP, "bias[1]", r->bias_up, s, s->half);
+        else if (!status && split)
+            split_gate(p, MMF_BIAS);
+    }
+    if (!status && r->c) {
+        status = add_epilogue(p, MMF_C, "C", r->c, s, s->z);
+        if (p->beta == 0) {
+            p->dtype[MMF_C] = MMF_ABSENT;
+            p->data[MMF_C] = NULL;
+        } else if (!status && mmf_problem_gated(p)) {
+            split_gate(p, MMF_C);
+        }
+    }
+    if (!status && r->multiply)
+        status = add_epilogue(p, MMF_MULTIPLY, "multiply", r->multiply, s, s->out);
+    if (!status && r->preactivation) {
+        status = check_output("preactivation", r->preactivation, s->ndim, s->z);
+        if (!status)
+            status = add_epilogue(p, MMF_PREACTIVATION, "preactivation", r->preactivation, s, s->z);
+        if (!status && mmf_problem_gated(p))
+            split_gate(p, MMF_PREACTIVATION);
+    }
+    return status;
+}
+
+mmf_status mmf_problem_make(const mmf_request *r, mmf_problem *p, mmf_tensor *result)
+{
+    shapes s;
+    mmf_dtype out_dtype = MMF_ABSENT;
+    mmf_gate_layout gate = MMF_GATE_NONE;
+    memset(p, 0, sizeof *p);
+    memset(p->dtype, MMF_ABSENT, sizeof p->dtype);
+    if (r->beta_given && !r->c)
+        return mmf_fail(MMF_VALUE_ERROR, "beta was given without C; pass C or drop beta");
+    mmf_status status = check_types_and_devices(r, &out_dtype);
+    if (!status)
+        status = check_gate(r, &gate);
+    if (!status)
+        status = make_shapes(r, gate, p, &s);
+    if (status)
+        return status;
+    p->device = r->a->device;
+    p->activation = (uint8_t)r->activation;
+    p->gate_layout = (uint8_t)gate;
+    p->allow_tf32 = r->allow_tf32;
+    p->alpha = r->alpha;
+    p->beta = !r->c ? 0 : r->beta_given ? r->beta : 1;
+    memcpy(p->parameters, r->parameters, sizeof p->parameters);
+    status = add_operands(r, p, &s);
+    if (!status && r->out)
+        status = check_output("out", r->out, s.ndim, s.out);
+    if (!status && (r->out || r->preactivation))
+        status = check_aliasing(r, r->alpha != 0, p->beta != 0);
+    if (status)
+        return status;
+    if (r->out) {
+        *result = *r->out;
+    } else {
+        *result = (mmf_tensor){.dtype = out_dtype, .device = r->a->device, .ndim = s.ndim};
+        memcpy(result->shape, s.out, sizeof s.out);
+        mmf_tensor_set_compact(result);
+    }
+    return MMF_OK;
+}
+
+void mmf_problem_set_out(mmf_problem *p, const mmf_request *r, const mmf_tensor *out)
+{
+    shapes s = {.ndim = out->ndim, .has_row = r->a->ndim > 1, .has_col = r->b->ndim > 1};
+    set_operand(p, MMF_OUT, out);
+    place(out, &s, out->shape, &p->strides[MMF_OUT]);
+    mmf_problem_merge_axes(p);
+}
