@@ -33,6 +33,10 @@ PyObject *mmf_raise(mmf_state *state, mmf_status status)
 mmf_status mmf_raise_from(mmf_state *state, mmf_status status)
 {
     PyObject *type, *cause, *traceback, *value;
+    if (!PyErr_Occurred()) { /* a producer that failed without saying why */
+        mmf_raise(state, status);
+        return MMF_PYTHON_ERROR;
+    }
     if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError))
         return MMF_PYTHON_ERROR;
     PyErr_Fetch(&type, &cause, &traceback);
@@ -52,7 +56,7 @@ mmf_status mmf_raise_from(mmf_state *state, mmf_status status)
 
 const char *mmf_type_name(PyObject *object, char text[96])
 {
-    PyObject *name = PyType_GetQualName(Py_TYPE(object));
+    PyObject *name = PyType_GetName(Py_TYPE(object));
     const char *utf8 = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
     snprintf(text, 96, "%s", utf8 ? utf8 : "object");
     if (!utf8)

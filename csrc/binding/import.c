@@ -25,7 +25,7 @@ mmf_status mmf_check_rank(const char *name, int64_t ndim)
 mmf_status mmf_check_alignment(const char *name, const mmf_tensor *tensor)
 {
     int64_t size = mmf_dtypes[tensor->dtype].size;
-    if ((uintptr_t)tensor->data % (uintptr_t)size == 0)
+    if (((uintptr_t)tensor->data & (uintptr_t)(size - 1)) == 0)
         return MMF_OK;
     return mmf_fail(MMF_VALUE_ERROR, "%s lies at an address that is no multiple of its item size (%lld); copy it first",
                     name, (long long)size);

@@ -49,7 +49,7 @@ static mmf_status refuse_torch(mmf_state *state, PyObject *object, const char *n
 
 static mmf_status check_grad(mmf_state *state, PyObject *object, const char *name)
 {
-    PyObject *requires_grad = PyObject_GetAttr(object, state->names[MMF_NAME_REQUIRES_GRAD]);
+    PyObject *requires_grad = state->torch_requires_grad.get(object, state->torch_requires_grad.closure);
     if (!requires_grad)
         return MMF_PYTHON_ERROR;
     Py_DECREF(requires_grad);
@@ -65,9 +65,19 @@ static mmf_status check_grad(mmf_state *state, PyObject *object, const char *nam
                                      "it under torch.no_grad()", name, name);
 }
 
+/* torch's only public way to a negative bit is the imaginary part of a conjugated tensor: it and its views step over
+ * pairs of numbers. Asking torch gives up and takes back the GIL, so compact tensors are not asked about. */
+static bool may_be_negative(const mmf_tensor *tensor)
+{
+    for (int i = 0; i < tensor->ndim; i++)
+        if (tensor->shape[i] > 1 && tensor->strides[i] & 1)
+            return false;
+    return true;
+}
+
 static mmf_status check_negative_bit(mmf_state *state, PyObject *object, const char *name)
 {
-    PyObject *negative = PyObject_CallFunctionObjArgs(state->torch_is_neg, object, NULL);
+    PyObject *negative = state->torch_is_neg.ml_meth(object, NULL);
     if (!negative)
         return MMF_PYTHON_ERROR;
     Py_DECREF(negative);
@@ -78,7 +88,7 @@ static mmf_status check_negative_bit(mmf_state *state, PyObject *object, const c
 
 mmf_status mmf_import_exchange(mmf_state *state, const char *name, mmf_import *import)
 {
-    DLTensor view;
+    DLTensor view = {0};
     PyObject *object = import->object;
     bool torch = import->kind == MMF_KIND_TORCH;
     if (import->api->dltensor_from_py_object_no_sync(object, &view)) {
@@ -97,7 +107,7 @@ mmf_status mmf_import_exchange(mmf_state *state, const char *name, mmf_import *i
     mmf_status status = mmf_view_dltensor(&view, name, &import->tensor);
     if (!status && torch)
         status = check_grad(state, object, name);
-    if (!status && torch)
+    if (!status && torch && may_be_negative(&import->tensor))
         status = check_negative_bit(state, object, name);
     return status;
 }

@@ -55,6 +55,33 @@ static mmf_status refuse_dispatch(PyObject *object, const char *name)
                                     "torch.Tensor", name, type);
 }
 
+/* Take the C functions behind two members of torch's tensor base type: they are asked on every call. */
+static mmf_status find_torch_members(mmf_state *state, PyObject *torch)
+{
+    PyObject *core = PyObject_GetAttrString(torch, "_C");
+    PyObject *base = core ? PyObject_GetAttrString(core, "TensorBase") : NULL;
+    PyObject *is_grad_enabled = base ? PyObject_GetAttrString(torch, "is_grad_enabled") : NULL;
+    Py_XDECREF(core);
+    Py_XDECREF(base); /* the module keeps it */
+    if (!is_grad_enabled)
+        return MMF_PYTHON_ERROR;
+    const PyGetSetDef *attribute = PyType_GetSlot((PyTypeObject *)base, Py_tp_getset);
+    const PyMethodDef *method = PyType_GetSlot((PyTypeObject *)base, Py_tp_methods);
+    while (attribute && attribute->name && strcmp(attribute->name, "requires_grad"))
+        attribute++;
+    while (method && method->ml_name && strcmp(method->ml_name, "is_neg"))
+        method++;
+    if (!attribute || !attribute->name || !method || !method->ml_name || method->ml_flags != METH_NOARGS) {
+        Py_DECREF(is_grad_enabled);
+        return mmf_fail(MMF_NOT_IMPLEMENTED, "this torch has no Tensor.requires_grad or Tensor.is_neg as matmul_fused "
+                                             "knows them; report its version");
+    }
+    state->torch_requires_grad = *attribute;
+    state->torch_is_neg = *method;
+    state->torch_is_grad_enabled = is_grad_enabled;
+    return MMF_OK;
+}
+
 static mmf_status find_torch(mmf_state *state, PyObject *object, const char *name)
 {
     PyObject *torch = mmf_imported_module("torch"), *tensor = PyObject_GetAttrString(torch, "Tensor");
@@ -63,17 +90,8 @@ static mmf_status find_torch(mmf_state *state, PyObject *object, const char *nam
     mmf_status status = own ? MMF_OK : MMF_PYTHON_ERROR;
     if (own && own != plain)
         status = refuse_dispatch(object, name);
-    if (!status && !state->torch_is_neg) {
-        PyObject *is_neg = PyObject_GetAttrString(tensor, "is_neg");
-        PyObject *is_grad_enabled = is_neg ? PyObject_GetAttrString(torch, "is_grad_enabled") : NULL;
-        if (is_grad_enabled) {
-            state->torch_is_neg = is_neg;
-            state->torch_is_grad_enabled = is_grad_enabled;
-        } else {
-            Py_XDECREF(is_neg);
-            status = MMF_PYTHON_ERROR;
-        }
-    }
+    if (!status && !state->torch_is_grad_enabled)
+        status = find_torch_members(state, torch);
     Py_XDECREF(own);
     Py_XDECREF(plain);
     Py_XDECREF(tensor);

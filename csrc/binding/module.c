@@ -92,7 +92,6 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->array_type);
     Py_VISIT(state->packed_type);
     Py_VISIT(state->device_error);
-    Py_VISIT(state->torch_is_neg);
     Py_VISIT(state->torch_is_grad_enabled);
     Py_VISIT(state->bfloat16);
     for (int i = 0; i < MMF_TYPE_CACHE; i++)
@@ -113,7 +112,6 @@ static int clear(PyObject *module)
     Py_CLEAR(state->array_type);
     Py_CLEAR(state->packed_type);
     Py_CLEAR(state->device_error);
-    Py_CLEAR(state->torch_is_neg);
     Py_CLEAR(state->torch_is_grad_enabled);
     Py_CLEAR(state->bfloat16);
     return 0;

@@ -85,6 +85,7 @@ mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name
     if (status)
         return status;
     int64_t size = mmf_dtypes[tensor->dtype].size;
+    int shift = mmf_dtypes[tensor->dtype].shift;
     tensor->data = PyArray_DATA(array);
     tensor->device = (mmf_device){MMF_CPU, 0};
     tensor->readonly = !PyArray_ISWRITEABLE(array);
@@ -92,8 +93,8 @@ mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name
     const npy_intp *shape = PyArray_DIMS(array), *strides = PyArray_STRIDES(array);
     for (int i = 0; i < ndim; i++) {
         tensor->shape[i] = shape[i];
-        tensor->strides[i] = strides[i] / size;
-        if (strides[i] % size && shape[i] > 1)
+        tensor->strides[i] = strides[i] >> shift;
+        if (strides[i] & (size - 1) && shape[i] > 1)
             return mmf_fail(MMF_VALUE_ERROR, "%s has a stride of %lld bytes, no multiple of its item size (%lld); copy it "
                                              "first", name, (long long)strides[i], (long long)size);
     }

@@ -7,7 +7,7 @@
 
 static void set_allocator_error(void *context, const char *kind, const char *message)
 {
-    (void)context;
+    *(bool *)context = true;
     mmf_fail(MMF_NO_MEMORY, "the allocator of A's library failed (%s: %.256s)", kind, message);
 }
 
@@ -22,25 +22,26 @@ static PyObject *new_exchange(mmf_state *state, const mmf_import *a, mmf_tensor 
                           .strides = tensor->strides};
     DLManagedTensorVersioned *managed = NULL;
     void *object = NULL;
-    mmf_fail(MMF_NO_MEMORY, "the allocator of A's library failed");
-    if (a->api->managed_tensor_allocator(&prototype, &managed, NULL, set_allocator_error)) {
-        if (PyErr_Occurred())
-            mmf_raise_from(state, MMF_NO_MEMORY);
-        else
-            mmf_raise(state, MMF_NO_MEMORY);
+    bool told = false;
+    if (a->api->managed_tensor_allocator(&prototype, &managed, &told, set_allocator_error)) {
+        if (!told)
+            mmf_fail(MMF_NO_MEMORY, "the allocator of A's library failed");
+        mmf_raise_from(state, MMF_NO_MEMORY);
         return NULL;
     }
     const DLTensor *view = &managed->dl_tensor;
     tensor->data = (char *)view->data + view->byte_offset;
     for (int i = 0; view->strides && i < tensor->ndim; i++)
         if (tensor->shape[i] > 1 && view->strides[i] != tensor->strides[i]) {
-            managed->deleter(managed);
+            if (managed->deleter)
+                managed->deleter(managed);
             return mmf_raise(state, mmf_fail(MMF_BUFFER_ERROR, "the allocator of A's library gave strides that were not "
                                                                "asked for"));
         }
     if (a->api->managed_tensor_to_py_object_no_sync(managed, &object)) {
         if (managed->deleter)
             managed->deleter(managed);
+        mmf_raise_from(state, mmf_fail(MMF_BUFFER_ERROR, "A's library made no object of the result's memory"));
         return NULL;
     }
     return object;

@@ -34,8 +34,7 @@
     X(DLPACK, "__dlpack__")                                                                                            \
     X(DLPACK_DEVICE, "__dlpack_device__")                                                                              \
     X(EXCHANGE_API, "__dlpack_c_exchange_api__")                                                                       \
-    X(TORCH_DISPATCH, "__torch_dispatch__")                                                                            \
-    X(REQUIRES_GRAD, "requires_grad")
+    X(TORCH_DISPATCH, "__torch_dispatch__")
 
 typedef enum mmf_name {
 #define X(id, text) MMF_NAME_##id,
@@ -69,8 +68,9 @@ typedef struct mmf_state {
     PyObject *max_version;                         /* (1, 3) */
     PyTypeObject *array_type, *packed_type;
     PyObject *device_error;
-    PyObject *torch_is_neg; /* torch.Tensor.is_neg and torch.is_grad_enabled once torch was seen */
-    PyObject *torch_is_grad_enabled;
+    PyObject *torch_is_grad_enabled; /* torch.is_grad_enabled once torch was seen, and what follows */
+    PyGetSetDef torch_requires_grad; /* torch.Tensor.requires_grad and .is_neg without the attribute look-up */
+    PyMethodDef torch_is_neg;
     PyObject *bfloat16; /* np.dtype of ml_dtypes.bfloat16 once it was seen */
     int bfloat16_number;
     mmf_type_facts types[MMF_TYPE_CACHE];

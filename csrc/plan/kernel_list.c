@@ -77,7 +77,7 @@ bool mmf_plan_accepts(const mmf_kernel_row *row, const mmf_problem *problem, cha
 
 mmf_status mmf_plan_choose(const mmf_problem *problem, mmf_plan *plan)
 {
-    char reasons[ROWS * (MMF_REASON_TEXT + 32)] = "", *end = reasons;
+    char reasons[ROWS * (MMF_REASON_TEXT + 32)], *end = reasons;
     for (int i = 0; i < ROWS; i++) {
         char reason[MMF_REASON_TEXT];
         if (mmf_plan_accepts(rows[i], problem, reason)) {

@@ -27,10 +27,7 @@ const mmf_activation_row *mmf_activation_find(const char *name)
 
 const mmf_activation_row *mmf_activation_row_of(mmf_activation id)
 {
-    int i = 0;
-    while (mmf_activations[i].id != id)
-        i++;
-    return &mmf_activations[i];
+    return &mmf_activations[id]; /* aliases stand last */
 }
 
 enum { LONGEST_NAME = 31 };

@@ -30,6 +30,5 @@ void mmf_environment_load(void)
 
 const char *mmf_environment(mmf_variable variable)
 {
-    mmf_environment_load();
     return values[variable];
 }

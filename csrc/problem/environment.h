@@ -17,7 +17,7 @@ typedef struct mmf_variable_row {
 
 extern const mmf_variable_row mmf_variables[MMF_ENV_COUNT];
 
-/* Take a copy of every variable. The first call counts; later ones do nothing. */
+/* Take a copy of every variable. Called at import, before anything reads one; later calls do nothing. */
 void mmf_environment_load(void);
 
 /* The value at import, or NULL if unset or empty. */

@@ -36,15 +36,6 @@ static void move_axis(mmf_problem *p, int from, int to)
         p->strides[i].batch[to] = p->strides[i].batch[from];
 }
 
-static void clear_axes(mmf_problem *p, int from, int to)
-{
-    for (int b = from; b < to; b++) {
-        p->batch_shape[b] = 0;
-        for (int i = 0; i < MMF_OPERANDS; i++)
-            p->strides[i].batch[b] = 0;
-    }
-}
-
 void mmf_problem_merge_axes(mmf_problem *p)
 {
     int kept = 0, ndim = p->batch_ndim;
@@ -61,6 +52,5 @@ void mmf_problem_merge_axes(mmf_problem *p)
     }
     while (kept && fold_into_rows(p, kept - 1))
         kept--;
-    clear_axes(p, kept, ndim);
     p->batch_ndim = kept;
 }

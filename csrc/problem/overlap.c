@@ -9,7 +9,7 @@ typedef struct axis {
 
 /* A tensor as sorted positive axes from its lowest address: axis[0] has the smallest step. */
 typedef struct layout {
-    int64_t base, end; /* bytes [base, end) */
+    int64_t base;
     int64_t item;
     int ndim;
     axis axes[MMF_MAX_RANK];
@@ -21,19 +21,26 @@ static int by_step(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
+mmf_extent mmf_tensor_extent(const mmf_tensor *tensor)
+{
+    int64_t item = mmf_dtypes[tensor->dtype].size, low = 0, high = 0;
+    for (int i = 0; i < tensor->ndim; i++) {
+        int64_t reach = tensor->strides[i] * item * (tensor->shape[i] - 1);
+        if (tensor->shape[i] == 0)
+            return (mmf_extent){0, 0};
+        if (tensor->shape[i] > 1)
+            *(reach < 0 ? &low : &high) += reach;
+    }
+    int64_t data = (int64_t)(intptr_t)tensor->data;
+    return (mmf_extent){data + low, data + high + item};
+}
+
 static layout layout_of(const mmf_tensor *tensor)
 {
-    layout result = {.base = (int64_t)(intptr_t)tensor->data, .item = mmf_dtypes[tensor->dtype].size};
-    result.end = result.base + result.item;
+    layout result = {.base = mmf_tensor_extent(tensor).begin, .item = mmf_dtypes[tensor->dtype].size};
     for (int i = 0; i < tensor->ndim; i++) {
-        int64_t step = tensor->strides[i] * result.item, count = tensor->shape[i];
-        if (count == 1)
-            continue;
-        if (step < 0)
-            result.base += step * (count - 1);
-        else
-            result.end += step * (count - 1);
-        result.axes[result.ndim++] = (axis){count, llabs(step)};
+        if (tensor->shape[i] != 1)
+            result.axes[result.ndim++] = (axis){tensor->shape[i], llabs(tensor->strides[i] * result.item)};
     }
     qsort(result.axes, (size_t)result.ndim, sizeof(axis), by_step);
     return result;
@@ -41,7 +48,13 @@ static layout layout_of(const mmf_tensor *tensor)
 
 bool mmf_tensor_overlaps_itself(const mmf_tensor *tensor)
 {
-    if (mmf_tensor_size(tensor) == 0)
+    int64_t compact = 1;
+    bool is_compact = true;
+    for (int i = tensor->ndim - 1; i >= 0; i--) {
+        is_compact &= tensor->shape[i] == 1 || tensor->strides[i] == compact;
+        compact *= tensor->shape[i];
+    }
+    if (is_compact || compact == 0)
         return false;
     layout t = layout_of(tensor);
     int64_t extent = t.item;
@@ -130,11 +143,9 @@ static bool rectangles_touch(const layout *x, const layout *y)
 
 bool mmf_tensors_overlap(const mmf_tensor *a, const mmf_tensor *b)
 {
-    if (mmf_tensor_size(a) == 0 || mmf_tensor_size(b) == 0)
+    if (!mmf_extents_meet(mmf_tensor_extent(a), mmf_tensor_extent(b)))
         return false;
     layout x = layout_of(a), y = layout_of(b);
-    if (x.end <= y.base || y.end <= x.base)
-        return false;
     merge(&x);
     merge(&y);
     return x.ndim > 2 || y.ndim > 2 || rectangles_touch(&x, &y);

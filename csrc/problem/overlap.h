@@ -4,6 +4,18 @@
 
 #include "problem/tensor.h"
 
+/* Addresses [begin, end) that a tensor lies in; nowhere if it is empty. */
+typedef struct mmf_extent {
+    int64_t begin, end;
+} mmf_extent;
+
+mmf_extent mmf_tensor_extent(const mmf_tensor *tensor);
+
+static inline bool mmf_extents_meet(mmf_extent a, mmf_extent b)
+{
+    return a.begin < b.end && b.begin < a.end;
+}
+
 /* True if an element of a shares a byte with an element of b. Exact if each has at most two axes that cannot be merged;
  * beyond that true wherever the address ranges intersect. */
 bool mmf_tensors_overlap(const mmf_tensor *a, const mmf_tensor *b);

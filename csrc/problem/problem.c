@@ -5,6 +5,7 @@
 #include "problem/merge.h"
 #include "problem/overlap.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const char *dtype_name(mmf_dtype dtype)
@@ -12,15 +13,16 @@ static const char *dtype_name(mmf_dtype dtype)
     return mmf_dtypes[dtype].name;
 }
 
-static mmf_status check_product_dtypes(const mmf_request *r)
+/* The name of an operand in errors; of a pair, B[0] and B[1]. */
+static const char *operand_name(const mmf_request *r, mmf_operand operand)
 {
-    const mmf_tensor *const weights[] = {r->b, r->b_up};
-    for (int i = 0; i < 2; i++)
-        if (weights[i] && weights[i]->dtype != r->a->dtype)
-            return mmf_fail(MMF_TYPE_ERROR, "A and %s must have one dtype, got %s and %s; convert one of them",
-                            !r->b_up ? "B" : i ? "B[1]" : "B[0]", dtype_name(r->a->dtype),
-                            dtype_name(weights[i]->dtype));
-    return MMF_OK;
+    static const char *const names[MMF_OPERANDS] = {
+        [MMF_A] = "A", [MMF_B] = "B", [MMF_B_UP] = "B[1]", [MMF_BIAS] = "bias", [MMF_BIAS_UP] = "bias[1]", [MMF_C] = "C",
+        [MMF_MULTIPLY] = "multiply", [MMF_PREACTIVATION] = "preactivation", [MMF_OUT] = "out",
+    };
+    if (operand == MMF_B && r->b_up)
+        return "B[0]";
+    return operand == MMF_BIAS && r->bias_up ? "bias[0]" : names[operand];
 }
 
 static mmf_status check_out_dtype(const mmf_request *r, mmf_dtype *result)
@@ -32,21 +34,41 @@ static mmf_status check_out_dtype(const mmf_request *r, mmf_dtype *result)
     return MMF_OK;
 }
 
-static mmf_status check_epilogue_dtype(const char *name, const mmf_tensor *t, mmf_dtype a, mmf_dtype result)
+static mmf_status check_dtype(const mmf_request *r, mmf_operand operand, mmf_dtype result)
 {
-    if (!t || t->dtype == a || t->dtype == result || t->dtype == MMF_FLOAT32)
+    mmf_dtype dtype = r->operand[operand]->dtype, a = r->a->dtype;
+    if (dtype == a || operand == MMF_PREACTIVATION || operand == MMF_OUT)
+        return MMF_OK;
+    if (operand == MMF_B || operand == MMF_B_UP)
+        return mmf_fail(MMF_TYPE_ERROR, "A and %s must have one dtype, got %s and %s; convert one of them",
+                        operand_name(r, operand), dtype_name(a), dtype_name(dtype));
+    if (dtype == result || dtype == MMF_FLOAT32)
         return MMF_OK;
     return mmf_fail(MMF_TYPE_ERROR, "%s has dtype %s; it must be float32, that of A (%s) or that of the result (%s)",
-                    name, dtype_name(t->dtype), dtype_name(a), dtype_name(result));
+                    operand_name(r, operand), dtype_name(dtype), dtype_name(a), dtype_name(result));
 }
 
-static mmf_status check_device(const char *name, const mmf_tensor *t, mmf_device device)
+static mmf_status check_device(const mmf_request *r, mmf_operand operand)
 {
-    char given[24], wanted[24];
-    if (!t || (t->device.type == device.type && t->device.id == device.id))
+    mmf_device given = r->operand[operand]->device, wanted = r->a->device;
+    char given_text[24], wanted_text[24];
+    if (given.type == wanted.type && given.id == wanted.id)
         return MMF_OK;
-    return mmf_fail(MMF_VALUE_ERROR, "%s is on %s but A is on %s; move it to A's device", name,
-                    mmf_device_name(t->device, given), mmf_device_name(device, wanted));
+    return mmf_fail(MMF_VALUE_ERROR, "%s is on %s but A is on %s; move it to A's device", operand_name(r, operand),
+                    mmf_device_name(given, given_text), mmf_device_name(wanted, wanted_text));
+}
+
+static mmf_status check_types_and_devices(const mmf_request *r, mmf_dtype *result)
+{
+    mmf_status status = check_out_dtype(r, result);
+    for (int i = MMF_B; !status && i < MMF_OPERANDS; i++) {
+        if (!r->operand[i])
+            continue;
+        status = check_device(r, (mmf_operand)i);
+        if (!status)
+            status = check_dtype(r, (mmf_operand)i, *result);
+    }
+    return status;
 }
 
 /* Resolve gate layout and activation against the form of B; *gate is MMF_GATE_NONE if the activation is not gated. */
@@ -92,54 +114,65 @@ typedef struct shapes {
     int64_t z[MMF_MAX_RANK], half[MMF_MAX_RANK], out[MMF_MAX_RANK]; /* half: one stream of z */
 } shapes;
 
-static mmf_status broadcast_batch(const mmf_tensor *a, const mmf_tensor *b, shapes *s)
+/* A refusal that shows the shapes of A and B: format has two %s for them. */
+static mmf_status fail_shapes(const mmf_request *r, const char *format)
 {
+    char a_text[MMF_SHAPE_TEXT], b_text[MMF_SHAPE_TEXT], text[512];
+    snprintf(text, sizeof text, format, mmf_shape_text(r->a->ndim, r->a->shape, a_text),
+             mmf_shape_text(r->b->ndim, r->b->shape, b_text));
+    return mmf_fail(MMF_VALUE_ERROR, "%s", text);
+}
+
+static mmf_status broadcast_batch(const mmf_request *r, shapes *s)
+{
+    const mmf_tensor *a = r->a, *b = r->b;
     int a_batch = a->ndim > 2 ? a->ndim - 2 : 0, b_batch = b->ndim > 2 ? b->ndim - 2 : 0;
     s->ndim = a_batch > b_batch ? a_batch : b_batch;
     for (int i = 0; i < s->ndim; i++) {
         int64_t x = i < s->ndim - a_batch ? 1 : a->shape[i - (s->ndim - a_batch)];
         int64_t y = i < s->ndim - b_batch ? 1 : b->shape[i - (s->ndim - b_batch)];
-        char a_text[MMF_SHAPE_TEXT], b_text[MMF_SHAPE_TEXT];
         if (x != y && x != 1 && y != 1)
-            return mmf_fail(MMF_VALUE_ERROR, "leading axes of A %s and B %s do not broadcast",
-                            mmf_shape_text(a->ndim, a->shape, a_text), mmf_shape_text(b->ndim, b->shape, b_text));
+            return fail_shapes(r, "leading axes of A %s and B %s do not broadcast");
         s->z[i] = x == 1 ? y : x;
     }
+    return MMF_OK;
+}
+
+static mmf_status check_product_shapes(const mmf_request *r, mmf_gate_layout gate)
+{
+    const mmf_tensor *a = r->a, *b = r->b, *up = r->b_up;
+    bool split = gate != MMF_GATE_NONE && gate != MMF_GATE_PAIR;
+    if (a->ndim == 0 || b->ndim == 0)
+        return fail_shapes(r, "A is %s and B %s; each needs at least one axis");
+    if (up && (up->ndim != b->ndim || memcmp(b->shape, up->shape, sizeof *b->shape * (size_t)b->ndim))) {
+        char text[MMF_SHAPE_TEXT], up_text[MMF_SHAPE_TEXT];
+        return mmf_fail(MMF_VALUE_ERROR, "B[0] and B[1] must have one shape, got %s and %s",
+                        mmf_shape_text(b->ndim, b->shape, text), mmf_shape_text(up->ndim, up->shape, up_text));
+    }
+    if (a->shape[a->ndim - 1] != b->shape[b->ndim > 1 ? b->ndim - 2 : 0])
+        return fail_shapes(r, "A %s and B %s do not match: K is the last axis of A and the last but one of B");
+    if (gate != MMF_GATE_NONE && b->ndim == 1)
+        return fail_shapes(r, "a gated activation needs columns: A is %s, but B %s has one axis");
+    if (split && b->shape[b->ndim - 1] % 2)
+        return fail_shapes(r, "a gated activation needs an even number of columns: A is %s, B %s");
     return MMF_OK;
 }
 
 static mmf_status make_shapes(const mmf_request *r, mmf_gate_layout gate, mmf_problem *p, shapes *s)
 {
     const mmf_tensor *a = r->a, *b = r->b;
-    char a_text[MMF_SHAPE_TEXT], b_text[MMF_SHAPE_TEXT];
-    mmf_shape_text(a->ndim, a->shape, a_text);
-    mmf_shape_text(b->ndim, b->shape, b_text);
-    if (a->ndim == 0 || b->ndim == 0)
-        return mmf_fail(MMF_VALUE_ERROR, "%s is 0-d; A and B need at least one axis", a->ndim ? "B" : "A");
-    if (r->b_up && (r->b_up->ndim != b->ndim || memcmp(b->shape, r->b_up->shape, sizeof *b->shape * (size_t)b->ndim))) {
-        char up_text[MMF_SHAPE_TEXT];
-        return mmf_fail(MMF_VALUE_ERROR, "B[0] and B[1] must have one shape, got %s and %s", b_text,
-                        mmf_shape_text(r->b_up->ndim, r->b_up->shape, up_text));
-    }
-    int64_t k = a->shape[a->ndim - 1], b_k = b->shape[b->ndim > 1 ? b->ndim - 2 : 0];
-    if (k != b_k)
-        return mmf_fail(MMF_VALUE_ERROR, "A %s and B %s do not match: K is %lld in A and %lld in B", a_text, b_text,
-                        (long long)k, (long long)b_k);
-    if (gate != MMF_GATE_NONE && b->ndim == 1)
-        return mmf_fail(MMF_VALUE_ERROR, "a gated activation needs columns, but B %s has one axis", b_text);
-    mmf_status status = broadcast_batch(a, b, s);
+    mmf_status status = check_product_shapes(r, gate);
+    if (!status)
+        status = broadcast_batch(r, s);
     if (status)
         return status;
     s->has_row = a->ndim > 1;
     s->has_col = b->ndim > 1;
     p->m = s->has_row ? a->shape[a->ndim - 2] : 1;
     p->n = s->has_col ? b->shape[b->ndim - 1] : 1;
-    p->k = r->alpha == 0 ? 0 : k;
-    if (gate != MMF_GATE_NONE && gate != MMF_GATE_PAIR) {
-        if (p->n % 2)
-            return mmf_fail(MMF_VALUE_ERROR, "a gated activation needs an even number of columns, but B is %s", b_text);
+    p->k = r->alpha == 0 ? 0 : a->shape[a->ndim - 1];
+    if (gate != MMF_GATE_NONE && gate != MMF_GATE_PAIR)
         p->n /= 2;
-    }
     p->batch_ndim = s->ndim;
     memcpy(p->batch_shape, s->z, sizeof *s->z * (size_t)s->ndim);
     if (s->has_row)
@@ -153,7 +186,7 @@ static mmf_status make_shapes(const mmf_request *r, mmf_gate_layout gate, mmf_pr
     int64_t bytes = 8;
     for (int i = 0; i < s->ndim; i++)
         if (s->z[i] && __builtin_mul_overflow(bytes, s->z[i], &bytes))
-            return mmf_fail(MMF_VALUE_ERROR, "the result of A %s and B %s would not fit into memory", a_text, b_text);
+            return fail_shapes(r, "the result of A %s and B %s would not fit into memory");
     return MMF_OK;
 }
 
@@ -182,12 +215,9 @@ static bool place(const mmf_tensor *t, const shapes *s, const int64_t *shape, mm
 static void place_product(const mmf_tensor *t, int batch_ndim, bool is_b, mmf_strides *strides)
 {
     int last = t->ndim - 1;
-    if (t->ndim == 1) {
-        *(is_b ? &strides->row : &strides->col) = stride_of(t, 0);
-        return;
-    }
-    strides->row = stride_of(t, last - 1);
-    strides->col = stride_of(t, last);
+    bool column = is_b && t->ndim == 1; /* a 1-D B is a column, a 1-D A a row */
+    strides->row = stride_of(t, column ? last : last - 1);
+    strides->col = column ? 0 : stride_of(t, last);
     for (int i = batch_ndim - 1, axis = last - 2; i >= 0; i--, axis--)
         strides->batch[i] = stride_of(t, axis);
 }
@@ -217,12 +247,13 @@ static void split_gate(mmf_problem *p, mmf_operand gate_operand)
 }
 
 /* Add an epilogue operand that broadcasts to shape. */
-static mmf_status add_epilogue(mmf_problem *p, mmf_operand operand, const char *name, const mmf_tensor *t,
-                               const shapes *s, const int64_t *shape)
+static mmf_status add_epilogue(const mmf_request *r, mmf_problem *p, mmf_operand operand, const shapes *s,
+                               const int64_t *shape)
 {
+    const mmf_tensor *t = r->operand[operand];
     if (!place(t, s, shape, &p->strides[operand])) {
         char given[MMF_SHAPE_TEXT], wanted[MMF_SHAPE_TEXT];
-        return mmf_fail(MMF_VALUE_ERROR, "%s has shape %s, which does not broadcast to %s", name,
+        return mmf_fail(MMF_VALUE_ERROR, "%s has shape %s, which does not broadcast to %s", operand_name(r, operand),
                         mmf_shape_text(t->ndim, t->shape, given), mmf_shape_text(s->ndim, shape, wanted));
     }
     set_operand(p, operand, t);
@@ -254,64 +285,34 @@ static bool same_elements(const mmf_tensor *x, const mmf_tensor *y)
     return true;
 }
 
+/* Do an output and an operand share an element? Most calls are answered by the extents alone. */
+static bool collides(const mmf_tensor *output, mmf_extent extent, const mmf_tensor *t, mmf_extent t_extent)
+{
+    return output && mmf_extents_meet(extent, t_extent) && mmf_tensors_overlap(output, t);
+}
+
 /* An output may share no element with anything else of the call, but out may be C itself. */
 static mmf_status check_aliasing(const mmf_request *r, bool reads_products, bool reads_c)
 {
-    const struct {
-        const char *name;
-        const mmf_tensor *tensor;
-        bool read;
-    } others[] = {
-        {"A", r->a, reads_products},
-        {r->b_up ? "B[0]" : "B", r->b, reads_products && !r->packed},
-        {"B[1]", r->b_up, reads_products && !r->packed},
-        {r->bias_up ? "bias[0]" : "bias", r->bias, true},
-        {"bias[1]", r->bias_up, true},
-        {"multiply", r->multiply, true},
-        {"C", r->c, reads_c},
-    };
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        const mmf_tensor *t = others[i].tensor;
-        if (!t || !others[i].read)
+    const mmf_extent nowhere = {0, 0};
+    mmf_extent out = r->out ? mmf_tensor_extent(r->out) : nowhere;
+    mmf_extent pre = r->preactivation ? mmf_tensor_extent(r->preactivation) : nowhere;
+    for (int i = MMF_A; i <= MMF_MULTIPLY; i++) {
+        const mmf_tensor *t = r->operand[i];
+        bool read = i <= MMF_B_UP ? reads_products && (i == MMF_A || !r->packed) : i != MMF_C || reads_c;
+        if (!t || !read)
             continue;
-        bool in_place = t == r->c && r->out && same_elements(r->out, t);
-        if (r->out && !in_place && mmf_tensors_overlap(r->out, t))
-            return mmf_fail(MMF_VALUE_ERROR, "out shares memory with %s; pass another out%s", others[i].name,
-                            t == r->c ? ", or C itself" : "");
-        if (r->preactivation && mmf_tensors_overlap(r->preactivation, t))
+        mmf_extent extent = mmf_tensor_extent(t);
+        if (collides(r->out, out, t, extent) && !(i == MMF_C && same_elements(r->out, t)))
+            return mmf_fail(MMF_VALUE_ERROR, "out shares memory with %s; pass another out%s",
+                            operand_name(r, (mmf_operand)i), i == MMF_C ? ", or C itself" : "");
+        if (collides(r->preactivation, pre, t, extent))
             return mmf_fail(MMF_VALUE_ERROR, "preactivation shares memory with %s; pass another array",
-                            others[i].name);
+                            operand_name(r, (mmf_operand)i));
     }
-    if (r->out && r->preactivation && mmf_tensors_overlap(r->out, r->preactivation))
+    if (collides(r->out, out, r->preactivation, pre))
         return mmf_fail(MMF_VALUE_ERROR, "preactivation shares memory with out; pass another array");
     return MMF_OK;
-}
-
-static mmf_status check_types_and_devices(const mmf_request *r, mmf_dtype *result)
-{
-    const struct {
-        const char *name;
-        const mmf_tensor *tensor;
-        bool any_dtype;
-    } others[] = {
-        {r->b_up ? "B[0]" : "B", r->b, true},
-        {"B[1]", r->b_up, true},
-        {r->bias_up ? "bias[0]" : "bias", r->bias, false},
-        {"bias[1]", r->bias_up, false},
-        {"C", r->c, false},
-        {"multiply", r->multiply, false},
-        {"preactivation", r->preactivation, true},
-        {"out", r->out, true},
-    };
-    mmf_status status = check_product_dtypes(r);
-    if (!status)
-        status = check_out_dtype(r, result);
-    for (size_t i = 0; !status && i < sizeof others / sizeof *others; i++) {
-        status = check_device(others[i].name, others[i].tensor, r->a->device);
-        if (!status && !others[i].any_dtype)
-            status = check_epilogue_dtype(others[i].name, others[i].tensor, r->a->dtype, *result);
-    }
-    return status;
 }
 
 /* Fill strides and pointers of every operand but out. */
@@ -322,7 +323,7 @@ static mmf_status add_operands(const mmf_request *r, mmf_problem *p, const shape
     place_product(r->a, p->batch_ndim, false, &p->strides[MMF_A]);
     set_operand(p, MMF_B, r->b);
     if (r->packed) {
-        p->packed = (uint8_t)r->packed;
+        p->strides[MMF_B] = p->strides[MMF_B_UP] = (mmf_strides){0};
         if (mmf_problem_gated(p)) {
             p->dtype[MMF_B_UP] = p->dtype[MMF_B];
             p->data[MMF_B_UP] = r->panels_up;
@@ -338,14 +339,15 @@ static mmf_status add_operands(const mmf_request *r, mmf_problem *p, const shape
     }
     mmf_status status = MMF_OK;
     if (r->bias) {
-        status = add_epilogue(p, MMF_BIAS, r->bias_up ? "bias[0]" : "bias", r->bias, s, r->bias_up ? s->half : s->z);
+        const int64_t *shape = r->bias_up ? s->half : s->z;
+        status = add_epilogue(r, p, MMF_BIAS, s, shape);
         if (!status && r->bias_up)
-            status = add_epilogue(p, MMF_BIAS_UP, "bias[1]", r->bias_up, s, s->half);
+            status = add_epilogue(r, p, MMF_BIAS_UP, s, shape);
         else if (!status && split)
             split_gate(p, MMF_BIAS);
     }
     if (!status && r->c) {
-        status = add_epilogue(p, MMF_C, "C", r->c, s, s->z);
+        status = add_epilogue(r, p, MMF_C, s, s->z);
         if (p->beta == 0) {
             p->dtype[MMF_C] = MMF_ABSENT;
             p->data[MMF_C] = NULL;
@@ -354,11 +356,11 @@ static mmf_status add_operands(const mmf_request *r, mmf_problem *p, const shape
         }
     }
     if (!status && r->multiply)
-        status = add_epilogue(p, MMF_MULTIPLY, "multiply", r->multiply, s, s->out);
+        status = add_epilogue(r, p, MMF_MULTIPLY, s, s->out);
     if (!status && r->preactivation) {
         status = check_output("preactivation", r->preactivation, s->ndim, s->z);
         if (!status)
-            status = add_epilogue(p, MMF_PREACTIVATION, "preactivation", r->preactivation, s, s->z);
+            status = add_epilogue(r, p, MMF_PREACTIVATION, s, s->z);
         if (!status && mmf_problem_gated(p))
             split_gate(p, MMF_PREACTIVATION);
     }
@@ -370,8 +372,8 @@ mmf_status mmf_problem_make(const mmf_request *r, mmf_problem *p, mmf_tensor *re
     shapes s;
     mmf_dtype out_dtype = MMF_ABSENT;
     mmf_gate_layout gate = MMF_GATE_NONE;
-    memset(p, 0, sizeof *p);
     memset(p->dtype, MMF_ABSENT, sizeof p->dtype);
+    memset(p->data, 0, sizeof p->data);
     if (r->beta_given && !r->c)
         return mmf_fail(MMF_VALUE_ERROR, "beta was given without C; pass C or drop beta");
     mmf_status status = check_types_and_devices(r, &out_dtype);
@@ -384,6 +386,7 @@ mmf_status mmf_problem_make(const mmf_request *r, mmf_problem *p, mmf_tensor *re
     p->device = r->a->device;
     p->activation = (uint8_t)r->activation;
     p->gate_layout = (uint8_t)gate;
+    p->packed = (uint8_t)r->packed;
     p->allow_tf32 = r->allow_tf32;
     p->alpha = r->alpha;
     p->beta = !r->c ? 0 : r->beta_given ? r->beta : 1;

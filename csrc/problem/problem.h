@@ -37,7 +37,8 @@ typedef struct mmf_strides {
  *     z[s] = alpha * sum_k A[m,k] * B[s][k,n] + beta * C[s][m,n] + bias[s][m,n]
  *     preactivation[s][m,n] = z[s]
  *     out[m,n] = activation(z) * multiply[m,n]
- * A plain struct, zeroed before it is filled. Leading axes that every operand can merge are merged, into m too. */
+ * Strides of absent operands and past batch_ndim are unspecified. Leading axes that every operand can merge are merged,
+ * into m too. */
 typedef struct mmf_problem {
     int64_t m, n, k; /* n: columns of out (half of z's where gated); k is 0 if alpha is 0: A and B are not read */
     int32_t batch_ndim;
@@ -55,10 +56,13 @@ typedef struct mmf_problem {
 
 /* The arguments of a call after import. Absent tensors are NULL. */
 typedef struct mmf_request {
-    const mmf_tensor *a;
-    const mmf_tensor *b, *b_up;       /* b_up: a pair was passed */
-    const mmf_tensor *bias, *bias_up; /* bias_up: a pair was passed */
-    const mmf_tensor *c, *multiply, *preactivation, *out;
+    union {
+        const mmf_tensor *operand[MMF_OPERANDS];
+        struct { /* the same by name: in the order of mmf_operand; ..._up: a pair was passed */
+            const mmf_tensor *a, *b, *b_up, *bias, *bias_up, *c, *no_c_up, *multiply, *preactivation;
+            const mmf_tensor *no_preactivation_up, *out;
+        };
+    };
     double alpha, beta;
     bool beta_given;
     mmf_activation activation;

@@ -5,10 +5,10 @@
 #include <string.h>
 
 const mmf_dtype_row mmf_dtypes[MMF_DTYPE_COUNT] = {
-    [MMF_FLOAT32] = {"float32", 4, 2, 32},
-    [MMF_FLOAT64] = {"float64", 8, 2, 64},
-    [MMF_FLOAT16] = {"float16", 2, 2, 16},
-    [MMF_BFLOAT16] = {"bfloat16", 2, 4, 16},
+    [MMF_FLOAT32] = {"float32", 4, 2, 2, 32},
+    [MMF_FLOAT64] = {"float64", 8, 3, 2, 64},
+    [MMF_FLOAT16] = {"float16", 2, 1, 2, 16},
+    [MMF_BFLOAT16] = {"bfloat16", 2, 1, 4, 16},
 };
 
 mmf_dtype mmf_dtype_from_dlpack(int code, int bits)

@@ -19,7 +19,8 @@ typedef enum mmf_dtype {
 
 typedef struct mmf_dtype_row {
     const char *name;
-    uint8_t size;    /* bytes of an element */
+    uint8_t size;    /* bytes of an element, 1 << shift */
+    uint8_t shift;
     uint8_t dl_code; /* DLDataTypeCode: 2 float, 4 bfloat */
     uint8_t dl_bits;
 } mmf_dtype_row;

@@ -1,0 +1,71 @@
+# Everything a person or CI asks for, without root: a virtual environment in .venv, the package installed into it, a command.
+# Nothing is done twice: .venv/stamps says what is there.
+
+VENV ?= .venv
+# How pip is told to install torch; empty: without torch, whose tests are then skipped and listed.
+TORCH ?= torch==2.13.0
+# A Python to use; empty: the first that will do.
+PYTHON ?=
+# More arguments for pytest, for `python -m matmul_fused bench`.
+PYTEST ?=
+BENCH ?=
+
+STAMPS := $(VENV)/stamps
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+WERROR := $(if $(CI),-C cmake.define.MMF_WERROR=ON)
+PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find cmake csrc python/matmul_fused -not -name '*.pyc' -not -path '*/__pycache__*')
+C_SOURCES := $(shell find csrc tests/c -name '*.[ch]' -o -name '*.inc')
+PYTHON_SOURCES := python tests tools
+
+.PHONY: help demo test test-full bench lint format clean torch
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMPS)/install ## install into .venv and run the example of the README
+	$(BIN)/python tools/readme.py README.md
+
+test: $(STAMPS)/install $(STAMPS)/test torch ## the suite; TORCH= for a run without torch, PYTEST= for arguments
+	$(BIN)/python -m pytest $(PYTEST)
+
+test-full: $(STAMPS)/install $(STAMPS)/test torch ## every case of the case list, and the slow tests
+	$(BIN)/python -m pytest --full $(PYTEST)
+
+bench: $(STAMPS)/install torch ## timings beside NumPy and torch
+	$(BIN)/python -m matmul_fused bench $(BENCH)
+
+lint: $(STAMPS)/install $(STAMPS)/lint ## formatting, types, spelling, the house rules
+	$(BIN)/ruff check $(PYTHON_SOURCES)
+	$(BIN)/ruff format --check $(PYTHON_SOURCES)
+	$(BIN)/clang-format --dry-run -Werror $(C_SOURCES)
+	$(BIN)/codespell csrc python tests tools cmake README.md CONTRIBUTING.md CHANGELOG.md
+	$(BIN)/mypy python/matmul_fused
+	$(BIN)/python -m pytest tests/test_lint.py
+
+format: $(STAMPS)/lint ## rewrite the sources as lint wants them
+	$(BIN)/ruff check --fix $(PYTHON_SOURCES)
+	$(BIN)/ruff format $(PYTHON_SOURCES)
+	$(BIN)/clang-format -i $(C_SOURCES)
+
+clean: ## remove .venv and everything that was built
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMPS)/venv:
+	@python=$$(sh tools/find_python.sh $(PYTHON)) && set -x && "$$python" -m venv $(VENV)
+	$(PIP) install --quiet --upgrade 'pip>=25.1'
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/install: $(STAMPS)/venv $(PACKAGE)
+	$(PIP) install --quiet $(WERROR) .
+	@touch $@
+
+$(STAMPS)/test $(STAMPS)/lint: $(STAMPS)/%: $(STAMPS)/venv pyproject.toml
+	$(PIP) install --quiet --group $*
+	@touch $@
+
+torch: $(STAMPS)/venv
+	@if [ "$(TORCH)" != "$$(cat $(STAMPS)/torch 2>/dev/null)" ]; then set -ex; \
+	    $(PIP) $(if $(TORCH),install --quiet $(TORCH),uninstall --quiet --yes torch); echo "$(TORCH)" >$(STAMPS)/torch; fi

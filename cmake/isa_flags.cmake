@@ -1,0 +1,26 @@
+# One object per instruction set: which file of csrc/cpu/kernels gets which compiler flags. All other files are built
+# for the ABI floor; CPUID decides at run time which rows may run (csrc/cpu).
+#
+# A row: file name without .c, the architecture that can build it, its flags. Elsewhere the file is left out, and
+# MMF_X86_64=0 tells csrc/plan/kernel_list.c to leave out its row.
+set(MMF_ISA_ROWS
+    "blocked_avx2|x86_64|-mavx2 -mfma -mf16c -ffp-contract=fast")
+
+# Set the flags of every row on its source file; drop from the list what this architecture cannot build.
+function(mmf_apply_isa_flags sources)
+  set(kept ${${sources}})
+  foreach(row IN LISTS MMF_ISA_ROWS)
+    string(REPLACE "|" ";" row "${row}")
+    list(GET row 0 name)
+    list(GET row 1 architecture)
+    list(GET row 2 flags)
+    set(source "${CMAKE_CURRENT_SOURCE_DIR}/csrc/cpu/kernels/${name}.c")
+    if(architecture STREQUAL "x86_64" AND NOT MMF_X86_64)
+      list(REMOVE_ITEM kept "${source}")
+    else()
+      separate_arguments(flags)
+      set_source_files_properties("${source}" PROPERTIES COMPILE_OPTIONS "${flags}")
+    endif()
+  endforeach()
+  set(${sources} ${kept} PARENT_SCOPE)
+endfunction()

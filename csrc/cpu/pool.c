@@ -1,0 +1,220 @@
+/* Owner of the worker threads: one job at a time, tasks handed out by an atomic counter.
+ * Path of a call: under run() of the blocked rows. Nothing starts before the first parallel job, so import is cheap
+ * and a fork before it harmless; a fork after it leaves a pool without threads, which starts its own.
+ *
+ * The job is described by one word, `state`: a ticket count of the workers inside, how many may enter, and whether
+ * it is open. A worker enters by a compare-and-swap and leaves by a decrement; the caller closes the job when the
+ * tasks are gone and waits for those inside only. A worker that wakes late finds the job closed and costs nothing. */
+#include "cpu/pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define SPIN_NANOSECONDS 50000
+#define OPEN (UINT64_C(1) << 63)
+#define LIMIT_SHIFT 16
+#define INSIDE_MASK UINT64_C(0xffff)
+
+static struct {
+    pthread_mutex_t mutex; /* of wake */
+    pthread_cond_t wake;
+    atomic_int sleepers;
+    atomic_bool busy; /* a caller owns the job below */
+    _Atomic uint64_t state;
+    atomic_int left; /* tasks not handed out yet; below zero when exhausted */
+    int tasks, started;
+    void (*task)(void *context, int index, int thread);
+    void *context;
+} pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t nanoseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static bool may_enter(uint64_t state)
+{
+    return (state & OPEN) != 0 && (state & INSIDE_MASK) < (state >> LIMIT_SHIFT & INSIDE_MASK);
+}
+
+static void work(int thread)
+{
+    for (;;) {
+        int left = atomic_fetch_sub_explicit(&pool.left, 1, memory_order_relaxed);
+        if (left <= 0)
+            return;
+        pool.task(pool.context, pool.tasks - left, thread);
+    }
+}
+
+/* A hint, read without being inside: an exhausted job is not worth entering. */
+static bool job_waits(void)
+{
+    return may_enter(atomic_load(&pool.state)) && atomic_load_explicit(&pool.left, memory_order_relaxed) > 0;
+}
+
+/* Enter the open job, if any, and work; true if this worker was inside. A number can be given a second time only
+ * after a worker left, which it does when no task is left to do under that number. */
+static bool take_part(void)
+{
+    if (!job_waits())
+        return false;
+    uint64_t state = atomic_load(&pool.state);
+    while (may_enter(state)) {
+        if (atomic_compare_exchange_weak(&pool.state, &state, state + 1)) {
+            work((int)(state & INSIDE_MASK) + 1);
+            atomic_fetch_sub(&pool.state, 1);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void sleep_until_job(void)
+{
+    pthread_mutex_lock(&pool.mutex);
+    atomic_fetch_add(&pool.sleepers, 1); /* before the test: a caller opens the job first and then looks here */
+    while (!job_waits())
+        pthread_cond_wait(&pool.wake, &pool.mutex);
+    atomic_fetch_sub(&pool.sleepers, 1);
+    pthread_mutex_unlock(&pool.mutex);
+}
+
+static void *worker(void *unused)
+{
+    (void)unused;
+    for (;;) {
+        int64_t start = nanoseconds();
+        bool idle = true;
+        while (idle && nanoseconds() - start < SPIN_NANOSECONDS) {
+            for (int i = 0; i < 32 && !job_waits(); i++)
+                relax();
+            idle = !take_part();
+        }
+        if (idle)
+            sleep_until_job();
+    }
+    return NULL;
+}
+
+/* In the child of a fork: the workers are gone, and locks may be held by threads that no longer exist. */
+static void forget_threads(void)
+{
+    pthread_mutex_init(&pool.mutex, NULL);
+    pthread_cond_init(&pool.wake, NULL);
+    atomic_store(&pool.sleepers, 0);
+    atomic_store(&pool.state, 0);
+    pool.started = 0;
+    atomic_store(&pool.busy, false);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, forget_threads);
+}
+
+/* Start workers up to `count`. One that cannot be started is not missed: the others do its tasks. */
+static void start_workers(int count)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0)
+        return;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited: signals stay with the program's own threads */
+    pthread_t thread;
+    while (pool.started < count && pthread_create(&thread, &attributes, worker, NULL) == 0)
+        pool.started++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
+static void wake_workers(int count)
+{
+    if (atomic_load(&pool.sleepers) == 0)
+        return;
+    pthread_mutex_lock(&pool.mutex);
+    if (count >= atomic_load(&pool.sleepers))
+        pthread_cond_broadcast(&pool.wake);
+    else
+        for (int i = 0; i < count; i++)
+            pthread_cond_signal(&pool.wake);
+    pthread_mutex_unlock(&pool.mutex);
+}
+
+static void wait_until_left(void)
+{
+    for (int spins = 0; (atomic_load(&pool.state) & INSIDE_MASK) != 0; spins++) {
+        if (spins < 4096)
+            relax();
+        else
+            sched_yield();
+    }
+}
+
+void mmf_pool_run(int tasks, int threads, void (*task)(void *context, int index, int thread), void *context)
+{
+    threads = threads < tasks ? threads : tasks;
+    threads = threads < MMF_MAX_THREADS ? threads : MMF_MAX_THREADS;
+    if (threads <= 1 || atomic_exchange(&pool.busy, true)) {
+        for (int i = 0; i < tasks; i++)
+            task(context, i, 0);
+        return;
+    }
+    if (pool.started < threads - 1)
+        start_workers(threads - 1);
+    pool.task = task;
+    pool.context = context;
+    pool.tasks = tasks;
+    atomic_store_explicit(&pool.left, tasks, memory_order_relaxed);
+    atomic_store(&pool.state, OPEN | (uint64_t)(threads - 1) << LIMIT_SHIFT);
+    wake_workers(threads - 1);
+    work(0);
+    atomic_fetch_and(&pool.state, ~OPEN);
+    wait_until_left();
+    atomic_store(&pool.busy, false);
+}
+
+static pthread_key_t workspace_key;
+
+static void make_workspace_key(void)
+{
+    pthread_key_create(&workspace_key, free);
+}
+
+void *mmf_pool_workspace(size_t bytes)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static _Thread_local void *memory;
+    static _Thread_local size_t size;
+    if (size >= bytes)
+        return memory;
+    pthread_once(&once, make_workspace_key);
+    pthread_setspecific(workspace_key, NULL);
+    free(memory);
+    size = (bytes + 4095) / 4096 * 4096;
+    memory = aligned_alloc(64, size);
+    size = memory ? size : 0;
+    pthread_setspecific(workspace_key, memory);
+    return memory;
+}

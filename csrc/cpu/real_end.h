@@ -1,0 +1,9 @@
+/* Ends what real_float.h or real_double.h began. */
+#undef T
+#undef MMF_REAL
+#undef MMF_REAL_IS_FLOAT
+#undef MMF_REAL_DTYPE
+#undef MMF_MATH
+#undef MMF_TO_F16
+#undef MMF_TO_BF16
+#undef MMF_NR

@@ -1,0 +1,81 @@
+/* The yardstick: three plain loops in the next wider type, any layout, any dtype, one thread.
+ * Path of a call: the last row of plan/kernel_list.c; shares only the conversions and the epilogue with the others. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cpu/convert.h"
+#include "cpu/view.h"
+
+#include "cpu/real_double.h" /* also for float32 problems: everything up to the one rounding is double */
+#include "cpu/move.inc"
+#include "cpu/activate.inc"
+#include "cpu/epilogue.inc"
+#include "cpu/real_end.h"
+
+static bool supports(const mmf_problem *problem, char *reason)
+{
+    char device[32];
+    if (problem->device.type != MMF_CPU)
+        snprintf(reason, MMF_REASON_TEXT, "runs on the CPU, the operands are on %s",
+                 mmf_device_name(problem->device, device));
+    else if (problem->packed != 0)
+        snprintf(reason, MMF_REASON_TEXT, "does not read prepacked weights");
+    else
+        return true;
+    return false;
+}
+
+static void configure(const mmf_problem *problem, mmf_config *config)
+{
+    *config = (mmf_config){.tile_m = 1, .tile_n = 1, .tile_k = 1, .threads = 1};
+    (void)problem;
+}
+
+static double value_at(const mmf_view *view, int operand, int64_t i, int64_t j)
+{
+    double value;
+    load_line_double(view->problem->dtype[operand], mmf_element(view, operand, i, j), 1, 1, &value);
+    return value;
+}
+
+/* sum over k of A[i, k] * B[k, j]. Products of float32 are exact in double; those of float64 need the wider type. */
+static double dot(const mmf_view *view, int b, int64_t i, int64_t j)
+{
+    if (view->problem->dtype[MMF_A] == MMF_FLOAT64) {
+        long double sum = 0;
+        for (int64_t k = 0; k < view->problem->k; k++)
+            sum += (long double)value_at(view, MMF_A, i, k) * value_at(view, b, k, j);
+        return (double)sum;
+    }
+    double sum = 0;
+    for (int64_t k = 0; k < view->problem->k; k++)
+        sum += value_at(view, MMF_A, i, k) * value_at(view, b, k, j);
+    return sum;
+}
+
+static mmf_status run(const mmf_problem *problem, const mmf_config *config)
+{
+    (void)config;
+    const bool gated = mmf_problem_gated(problem);
+    const int64_t batches = mmf_batches(problem);
+    for (int64_t batch = 0; batch < batches; batch++) {
+        mmf_view view;
+        mmf_view_at(&view, problem, batch);
+        for (int64_t i = 0; i < problem->m; i++) {
+            for (int64_t j = 0; j < problem->n; j++) {
+                double z = dot(&view, MMF_B, i, j), up = gated ? dot(&view, MMF_B_UP, i, j) : 0;
+                epilogue_double(&view, i, j, 1, 1, &z, gated ? &up : NULL, 1);
+            }
+        }
+    }
+    return MMF_OK;
+}
+
+const mmf_kernel_row mmf_cpu_reference = {
+    .name = "cpu_reference",
+    .supports = supports,
+    .configure = configure,
+    .run = run,
+    .rows_independent_of_m = true,
+};

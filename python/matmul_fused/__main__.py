@@ -1,0 +1,120 @@
+"""`python -m matmul_fused info | check | bench`: the state of this machine, a correctness sweep, timings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from . import info
+from .console import progress, show
+
+_SHOWN_FAILURES = 10
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m matmul_fused", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    commands.add_parser("info", help="back ends, kernels, libraries found, environment")
+
+    check = commands.add_parser(
+        "check", help="compare every kernel with the float64 reference; exit code 1 on a failure"
+    )
+    check.add_argument(
+        "--device", default="cpu", choices=["cpu"], help="the device to check (only cpu in this version)"
+    )
+    check.add_argument("--kernel", help="check this kernel only, e.g. one that info lists")
+    check.add_argument("--quick", action="store_true", help="every value of every feature once, instead of every pair")
+    check.add_argument("--seed", type=int, default=0, help="another seed gives other cases and values (default 0)")
+    check.add_argument("--json", metavar="FILE", type=Path, help="also write the figures and failures there")
+
+    bench = commands.add_parser("bench", help="time the call beside NumPy and, if it is installed, torch")
+    bench.add_argument("--quick", action="store_true", help="few rounds, to see that it works")
+    bench.add_argument("--json", metavar="FILE", type=Path, help="also write the figures there")
+    bench.add_argument("--plot", metavar="FILE.png", type=Path, help="also draw a picture there (needs matplotlib)")
+    return parser
+
+
+def _write_json(path: Path | None, content: dict[str, Any]) -> None:
+    if path:
+        facts = info()
+        about = {"version": facts.version, "cpu_features": facts.cpu_features, "threads": facts.threads}
+        path.write_text(json.dumps({**about, **content}, indent=1) + "\n")
+
+
+def _check(options: argparse.Namespace) -> int:
+    from .testing import TOPICS, covering_sample, repeat, run_case
+
+    kernels = list(info().kernels)
+    if options.kernel:
+        if options.kernel not in kernels:
+            raise ValueError(f"unknown kernel {options.kernel!r}; this build has {', '.join(kernels)}")
+        kernels = [options.kernel]
+    cases = covering_sample(options.seed, strength=1 if options.quick else 2)
+    counts: dict[str, Counter[str]] = {topic: Counter() for topic in (*TOPICS, "all")}
+    failures = []
+    start = time.perf_counter()
+    for kernel, case in progress([(kernel, case) for kernel in kernels for case in cases], "check"):
+        try:
+            run_case(case, options.seed, kernel)
+            outcome = "passed"
+        except NotImplementedError:
+            outcome = "refused"
+        except Exception as error:
+            outcome = "failed"
+            again = "" if isinstance(error, AssertionError) else f"\nrepeat: {repeat(case, options.seed, kernel)}"
+            failures.append({"case": case.id, "kernel": kernel, "error": f"{type(error).__name__}: {error}{again}"})
+        for topic in (*case.topics, "all"):
+            counts[topic][outcome] += 1
+    seconds = time.perf_counter() - start
+
+    outcomes = ("passed", "refused", "failed")
+    rows = [(topic, *(str(count[outcome]) for outcome in outcomes)) for topic, count in counts.items()]
+    title = f"{len(cases)} cases on each of {', '.join(kernels)}; seed {options.seed}, {seconds:.0f} s"
+    show(title, ("topic", "passed", "refused by the kernel", "failed"), rows)
+    for failure in failures[:_SHOWN_FAILURES]:
+        print(f"\n{failure['kernel']}: {failure['error']}")
+    if len(failures) > _SHOWN_FAILURES:
+        print(f"\n... and {len(failures) - _SHOWN_FAILURES} more; --json FILE writes them all")
+    _write_json(options.json, {"seed": options.seed, "seconds": seconds, "topics": counts, "failures": failures})
+    if not counts["all"]["passed"]:
+        print("nothing was checked: every kernel refused every case")
+        return 1
+    return 1 if failures else 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from . import benchmark
+
+    results = []
+    for problem in progress(benchmark.PROBLEMS, "bench"):
+        results += benchmark.run(problem, quick=options.quick)
+    show("median time of a call, arms interleaved", benchmark.HEADER, benchmark.rows(results))
+    print(benchmark.conditions())
+    _write_json(options.json, {"results": [result.as_dict() for result in results]})
+    if options.plot:
+        benchmark.plot(results, options.plot)
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if options.command == "info":
+        print(info())
+        return 0
+    try:
+        for path in filter(None, (options.json, getattr(options, "plot", None))):
+            path.touch()  # a path that cannot be written is told before the work
+        return _check(options) if options.command == "check" else _bench(options)
+    except (ImportError, OSError, ValueError) as error:
+        print(f"matmul_fused {options.command}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""What explain() and info() say: the facts come from `_core`, the records and their tables are made here."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import _core
+
+
+def table(rows: Sequence[tuple[str, ...]], title: str = "") -> str:
+    """Rows of text as aligned columns, below a title."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([title, *("  " + line for line in lines)] if title else lines)
+
+
+def engineering(value: float, unit: str) -> str:
+    """1.2e-05, "s" -> "12 us"; 3.4e9, "flop" -> "3.4 Gflop"."""
+    power = min(max(math.floor(math.log10(value) / 3), -3), 4) if value > 0 else 0
+    return f"{value / 1000.0**power:.3g} {'num kMGT'[power + 3].strip()}{unit}"
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """What would run for a call. Prints as a table."""
+
+    problem: str
+    """The problem in words: shapes, dtypes, layouts and epilogue."""
+    kernel: str
+    """Name of the row that takes the problem; testing.force_kernel knows it by this name."""
+    tile: tuple[int, int, int]
+    """Elements of m, n and k that the kernel works on at a time."""
+    threads: int
+    flops: float
+    """Floating point operations of the products."""
+    seconds: float
+    """Time that the cost model predicts: modelled, not measured."""
+    rows_independent_of_m: bool
+    """True if a row of the result has the same bits whatever M is."""
+    refused: tuple[tuple[str, str], ...]
+    """(name, reason) of every row before this one in the list."""
+
+    def __repr__(self) -> str:
+        rows = [
+            ("problem", self.problem),
+            ("kernel", self.kernel),
+            ("tile", "{} x {} x {} (m, n, k)".format(*self.tile)),
+            ("threads", str(self.threads)),
+            ("work", engineering(self.flops, "flop")),
+            ("time", engineering(self.seconds, "s") + ", modelled"),
+            ("a row's bits", "independent of M" if self.rows_independent_of_m else "may depend on M"),
+            *((f"not {name}", reason) for name, reason in self.refused),
+        ]
+        return table(rows, "matmul_fused.explain")
+
+
+@dataclass(frozen=True, repr=False)
+class Info:
+    """The state of the package on this machine. Prints as a table."""
+
+    version: str
+    backends: tuple[tuple[str, str], ...]
+    """(back end, "on" or why it is off)."""
+    kernels: tuple[str, ...]
+    """Every kernel of this build, best first."""
+    cpu_features: str
+    """Instruction sets found that kernels use."""
+    threads: int
+    """Threads of the CPU back end, the calling thread included."""
+    libraries: tuple[tuple[str, str | None], ...]
+    """(array library, version installed or None); none of them is imported to find out."""
+    environment: tuple[tuple[str, str, str | None], ...]
+    """(variable, meaning, value at import or None)."""
+
+    def __repr__(self) -> str:
+        rows = [
+            ("Python", f"{platform.python_version()}, {platform.platform()}"),
+            *self.backends,
+            ("CPU features", self.cpu_features or "none that a kernel uses"),
+            ("threads", str(self.threads)),
+            ("kernels", ", ".join(self.kernels)),
+            *((name, version or "not installed") for name, version in self.libraries),
+            *((name, f"not set: {meaning}" if value is None else value) for name, meaning, value in self.environment),
+        ]
+        return table(rows, f"matmul_fused {self.version}")
+
+
+def explain(*args: object, **kwargs: object) -> Explanation:
+    """What matmul_fused would run for these arguments, and why every earlier kernel of the list refused."""
+    facts = _core.explain(*args, **kwargs)
+    return Explanation(**{**facts, "refused": tuple(facts["refused"])})
+
+
+def _installed(name: str) -> str | None:
+    import importlib.metadata  # 40 ms: not at import
+
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def info() -> Info:
+    """The back ends, kernels, libraries and environment variables as matmul_fused sees them."""
+    facts = _core.info()
+    return Info(
+        version=facts["version"],
+        backends=(("CPU", "on"), ("AMD and NVIDIA GPUs", "not in this version")),
+        kernels=tuple(facts["kernels"]),
+        cpu_features=facts["cpu_features"],
+        threads=facts["threads"],
+        libraries=tuple((name, _installed(name)) for name in ("numpy", "torch", "jax", "ml_dtypes")),
+        environment=tuple(facts["environment"]),
+    )

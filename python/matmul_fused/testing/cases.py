@@ -1,0 +1,347 @@
+"""The one list of cases that the tests, `python -m matmul_fused check` and the benches run.
+
+Role: says WHAT is called: a Case is a point in the space of FEATURES, with an id that can be read and
+parsed back. inputs.py makes the arrays of a case, reference.py knows the right result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from .covering import Rule, Space
+from .rounding import DTYPES, have_bfloat16
+
+SIZES = (
+    1, 2, 3, 5, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257,
+)  # fmt: skip
+
+# Leading axes of A and B; "vector": a 1-D operand.
+BATCHES: dict[str, tuple[Any, Any]] = {
+    "": ((), ()),
+    "2": ((2,), (2,)),
+    "a": ((3,), ()),
+    "b": ((), (3,)),
+    "ones": ((1, 2), (2, 1)),
+    "broadcast": ((3, 1), (1, 2)),
+    "rank5": ((2, 1, 2), (1, 3, 2)),
+    "rank8": ((1, 2, 1, 1, 2, 1), (2, 1, 1, 2, 1)),
+    "inner": ((3,), (3,)),  # in memory the batch axis lies between rows and columns, out included
+    "empty": ((2, 0), (2, 0)),
+    "empty_b": ((), (0,)),
+    "vector_a": ("vector", ()),
+    "vector_b": ((), "vector"),
+    "vectors": ("vector", "vector"),
+    "vector_a_batch": ("vector", (2,)),
+    "vector_b_batch": ((2,), "vector"),
+}
+PLAIN_ACTIVATIONS = (
+    "none", "relu", "gelu", "gelu_tanh", "silu", "swish", "sigmoid", "tanh", "relu_squared",
+    "quick_gelu", "leaky_relu", "leaky_relu(0.2)", "leaky_relu(-0.5)", "elu", "elu(0.5)", "elu(2)",
+    "hardswish", "softplus", "mish", "clamp(-0.5:0.75)", "clamp(0:6)",
+)  # fmt: skip
+GATED_ACTIVATIONS = (
+    "swiglu", "geglu", "geglu_tanh", "reglu", "glu", "swiglu_oai", "swiglu_oai(1.5)",
+    "swiglu_oai(2:1)",
+)  # fmt: skip
+INPUT_VIEWS = (
+    "plain", "offset", "padded", "sliced", "negative", "negative_rows", "zero_rows", "zero_columns",
+)  # fmt: skip
+OUTPUT_VIEWS = ("plain", "offset", "padded", "sliced", "negative", "transposed")
+
+# Every feature and its values; the first value is the plain one, which an id leaves out.
+FEATURES: dict[str, tuple[Any, ...]] = {
+    "m": (*SIZES, 0),
+    "n": (*SIZES, 0),  # columns of out: half of those of B and z where gated
+    "k": (*SIZES, 0),
+    "dtype": ("float32", *(name for name in DTYPES if name != "float32")),
+    "out_dtype": ("", *DTYPES),
+    "layout": ("NN", "NT", "TN", "TT"),  # T: the matrix axes of the operand are swapped in memory
+    "a_view": INPUT_VIEWS,
+    "b_view": INPUT_VIEWS,
+    "out_view": ("", *OUTPUT_VIEWS),  # "": not given
+    "batch": tuple(BATCHES),
+    "activation": (*PLAIN_ACTIVATIONS, *GATED_ACTIVATIONS),
+    "gate_layout": ("", "default", "halves", "halves_up_first", "interleaved", "pair"),
+    "bias": ("", "row", "column", "full", "scalar"),
+    "bias_dtype": ("", "out", "float32"),  # "": A's
+    "c": ("", "full", "row", "column", "scalar", "inplace"),  # inplace: C is out
+    "c_dtype": ("", "out", "float32"),
+    "alpha": (1.0, 0.5, -1.25, 0.3, 0.0),  # 0: A and B are full of NaN
+    "beta": (None, 1.0, -0.5, 0.7, 0.0),  # 0: C is full of NaN
+    "multiply": ("", "full", "row", "column", "scalar"),
+    "multiply_dtype": ("", "out", "float32"),
+    "epilogue_view": (*INPUT_VIEWS[:-2], "transposed", "zero_rows"),  # of bias, C and multiply
+    "preactivation": ("", *DTYPES),
+    "preactivation_view": OUTPUT_VIEWS,
+    "prepack": (False, True),
+    "values": ("normal", "positive", "mixed", "integers", "special", "large", "subnormal"),
+    "allow_tf32": (False, True),
+}
+TOPICS = (
+    "layouts", "dtypes", "activations", "bias", "alpha_beta_c", "multiply", "preactivation",
+    "gated", "out_dtype", "aliasing", "prepack", "empty", "special_values", "batched",
+)  # fmt: skip
+
+
+def _vector(batch: str) -> bool:
+    return "vector" in BATCHES[batch]
+
+
+def _result_rank(batch: str) -> int:
+    a, b = BATCHES[batch]
+    return max([0, *(len(x) for x in (a, b) if x != "vector")]) + (a != "vector") + (b != "vector")
+
+
+def _gated(activation: str) -> bool:
+    return activation in GATED_ACTIVATIONS
+
+
+RULES: tuple[Rule, ...] = (
+    ("activation", "gate_layout", lambda act, gate: _gated(act) != bool(gate)),
+    ("batch", "m", lambda batch, m: BATCHES[batch][0] == "vector" and m != 1),
+    ("batch", "n", lambda batch, n: BATCHES[batch][1] == "vector" and n != 1),
+    # a 1-D B is one column: no gate and up in it
+    ("batch", "activation", lambda b, act: BATCHES[b][1] == "vector" and _gated(act)),
+    ("batch", "gate_layout", lambda b, gate: BATCHES[b][1] == "vector" and bool(gate)),
+    ("batch", "prepack", lambda b, pack: pack and BATCHES[b][1] != ()),
+    *(("batch", kind, lambda b, how: how == "column" and _result_rank(b) < 2) for kind in ("bias", "c", "multiply")),
+    ("c", "beta", lambda c, beta: not c and beta is not None),
+    ("c", "activation", lambda c, act: c == "inplace" and _gated(act)),  # C is wider than out
+    ("c", "gate_layout", lambda c, gate: c == "inplace" and bool(gate)),
+    ("c", "out_view", lambda c, view: c == "inplace" and not view),
+    ("c", "c_dtype", lambda c, dt: dt != ("out" if c == "inplace" else "") and c in ("", "inplace")),
+    ("bias", "bias_dtype", lambda bias, dtype: not bias and dtype != ""),
+    ("multiply", "multiply_dtype", lambda multiply, dtype: not multiply and dtype != ""),
+    ("preactivation", "preactivation_view", lambda p, view: not p and view != "plain"),
+    ("dtype", "allow_tf32", lambda dtype, tf32: tf32 and dtype != "float32"),
+)
+
+# With these, most other features make no difference.
+MASKING = {("alpha", 0.0), ("m", 0), ("n", 0), ("k", 0), ("batch", "empty"), ("batch", "empty_b")}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call. Fields are FEATURES; m, n, k may have any value."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "float32"
+    out_dtype: str = ""
+    layout: str = "NN"
+    a_view: str = "plain"
+    b_view: str = "plain"
+    out_view: str = ""
+    batch: str = ""
+    activation: str = "none"
+    gate_layout: str = ""
+    bias: str = ""
+    bias_dtype: str = ""
+    c: str = ""
+    c_dtype: str = ""
+    alpha: float = 1.0
+    beta: float | None = None
+    multiply: str = ""
+    multiply_dtype: str = ""
+    epilogue_view: str = "plain"
+    preactivation: str = ""
+    preactivation_view: str = "plain"
+    prepack: bool = False
+    values: str = "normal"
+    allow_tf32: bool = False
+
+    @cached_property
+    def id(self) -> str:
+        """ "17x33x65,dtype=float16,bias=row": the sizes, then every feature that is not plain."""
+        parts = [f"{self.m}x{self.n}x{self.k}"]
+        for field in dataclasses.fields(self)[3:]:
+            value = getattr(self, field.name)
+            if value != field.default:
+                parts.append(f"{field.name}={value}")
+        return ",".join(parts)
+
+    @classmethod
+    def parse(cls, text: str) -> Case:
+        """The case with this id."""
+        sizes, *rest = text.split(",")
+        values: dict[str, Any] = dict(zip("mnk", map(int, sizes.split("x")), strict=True))
+        for name, value in (part.split("=") for part in rest):
+            if name in ("alpha", "beta"):
+                values[name] = float(value)
+            elif name in ("prepack", "allow_tf32"):
+                values[name] = value == "True"
+            else:
+                values[name] = value
+        return cls(**values)
+
+    @cached_property
+    def gated(self) -> bool:
+        return bool(self.gate_layout)
+
+    @property
+    def activation_argument(self) -> str | tuple[Any, ...] | None:
+        """What is passed as activation=: None, a name, or (name, parameter, ...)."""
+        if self.activation == "none":
+            return None
+        name, *parameters = self.activation.rstrip(")").split("(")
+        return (name, *map(float, parameters[0].split(":"))) if parameters else name
+
+    @property
+    def result_dtype(self) -> str:
+        return self.out_dtype or self.dtype
+
+    def operand_dtype(self, kind: str) -> str:
+        """The dtype of bias, C or multiply, whose feature bias_dtype, ... has the value kind."""
+        return {"": self.dtype, "out": self.result_dtype}.get(kind, kind)
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of the products, padding and epilogue not counted."""
+        a, b = (() if x == "vector" else x for x in BATCHES[self.batch])
+        rank = max(len(a), len(b))
+        a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
+        batch = 1
+        for x, y in zip(a, b, strict=True):
+            batch *= max(x, y) if x and y else 0
+        return 2 * self.m * self.n * self.k * batch * (2 if self.gated else 1)
+
+    @cached_property
+    def topics(self) -> frozenset[str]:
+        """The parts of the contract that the case exercises, out of TOPICS."""
+        views = {self.a_view, self.b_view, self.out_view, self.epilogue_view}
+        views.add(self.preactivation_view)
+        exercised = {
+            "layouts": self.layout != "NN" or bool(views - {"", "plain"}),
+            "dtypes": self.dtype != "float32",
+            "activations": self.activation != "none",
+            "bias": bool(self.bias),
+            "alpha_beta_c": self.alpha != 1 or bool(self.c),
+            "multiply": bool(self.multiply),
+            "preactivation": bool(self.preactivation),
+            "gated": self.gated,
+            "out_dtype": bool(self.out_dtype),
+            "aliasing": self.c == "inplace",
+            "prepack": self.prepack,
+            "empty": 0 in (self.m, self.n, self.k) or self.batch.startswith("empty"),
+            "special_values": self.values in ("special", "large", "subnormal") or 0 in (self.alpha, self.beta),
+            "batched": bool(self.batch) and not _vector(self.batch),
+        }
+        return frozenset(topic for topic, yes in exercised.items() if yes)
+
+
+# M, N, K of layers of models (features.md, section 3), cut along N to what a CPU multiplies in a blink.
+MODEL_SHAPES = (
+    (1, 512, 4096), (1, 129, 11008), (3, 1024, 2880), (5, 384, 7168), (7, 1152, 768),
+    (16, 1280, 1152), (17, 768, 3072), (32, 384, 2048), (65, 136, 2048), (128, 576, 768),
+    (129, 136, 1536), (197, 768, 768), (257, 264, 512), (320, 400, 400), (727, 577, 859),
+    (1000, 704, 800), (1024, 64, 4096), (2048, 96, 256), (8, 64, 16384),
+)  # fmt: skip
+_EPILOGUES: tuple[dict[str, Any], ...] = (
+    {},
+    {"bias": "row", "activation": "gelu", "layout": "NT"},
+    {"bias": "row", "activation": "relu", "preactivation": "float32"},
+    {"activation": "swiglu", "gate_layout": "halves", "layout": "NT"},
+    {"activation": "swiglu_oai", "gate_layout": "interleaved", "bias": "row", "bias_dtype": "float32"},
+    {"activation": "geglu_tanh", "gate_layout": "pair", "prepack": True, "values": "positive"},
+    {"c": "inplace", "c_dtype": "out", "out_view": "plain", "beta": 1.0, "prepack": True},
+    {"activation": "silu", "multiply": "full", "out_dtype": "float32", "values": "positive"},
+)
+
+
+def _restrict(features: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """The features without what this machine's NumPy lacks: bfloat16 needs ml_dtypes."""
+    if have_bfloat16():
+        return features
+    return {name: tuple(v for v in values if v != "bfloat16") for name, values in features.items()}
+
+
+@lru_cache(maxsize=1)
+def space() -> Space:
+    return Space(_restrict(FEATURES), RULES, MASKING)
+
+
+def covering_sample(seed: int, strength: int = 2) -> list[Case]:
+    """A sample in which every value (strength 1) or every two values (2) that may meet do meet.
+
+    About 900 cases at strength 2; the same seed gives the same sample.
+    """
+    rng = random.Random(seed)
+    if strength == 2:
+        return [Case(**row) for row in space().pairs(rng)]
+    if strength != 1:
+        raise ValueError(f"strength must be 1 or 2, not {strength}")
+    left = {(name, value) for name, values in space().features.items() for value in values}
+    cases = []
+    while left:
+        name, value = min(left, key=repr)
+        case = Case(**space().random_row(rng, {name: value}, neutral=0.0))
+        left -= set(dataclasses.asdict(case).items()) | {(name, value)}
+        cases.append(case)
+    return cases
+
+
+def _listed() -> Iterator[Case]:
+    """The full list, topic by topic; features that a topic does not set are random, from a fixed seed."""
+    rng = random.Random(20240229)
+    everything = space()
+    dtypes = everything.features["dtype"]
+
+    def cases(**fixed: Any) -> Case:
+        return Case(**everything.random_row(rng, fixed))
+
+    for m in SIZES:  # sizes
+        for n in SIZES:
+            for k in SIZES:
+                batch = "" if m * n * k > 2_000_000 else rng.choice(("", "", *BATCHES))
+                if not (everything.allows("batch", batch, "m", m) and everything.allows("batch", batch, "n", n)):
+                    batch = ""
+                for dtype in dtypes:
+                    yield cases(m=m, n=n, k=k, batch=batch, dtype=dtype)
+    sizes = [size for size in SIZES if 3 <= size <= 129]
+
+    def some(**fixed: Any) -> Case:
+        fixed = {"m": rng.choice(sizes), "n": rng.choice(sizes), "k": rng.choice(sizes), **fixed}
+        return cases(**fixed)
+
+    for activation in everything.features["activation"]:  # epilogues
+        gates = everything.features["gate_layout"]
+        for gate in (g for g in gates if everything.allows("activation", activation, "gate_layout", g)):
+            for dtype in dtypes:
+                for out_dtype in everything.features["out_dtype"]:
+                    for multiply in ("", "full"):
+                        for preactivation in ("", "float32"):
+                            yield some(
+                                activation=activation, gate_layout=gate, dtype=dtype, batch="",
+                                out_dtype=out_dtype, multiply=multiply, preactivation=preactivation,
+                            )  # fmt: skip
+    for dtype in dtypes:  # layouts
+        for layout in everything.features["layout"]:
+            for a_view in INPUT_VIEWS:
+                for b_view in INPUT_VIEWS:
+                    yield some(dtype=dtype, layout=layout, a_view=a_view, b_view=b_view, batch="")
+            for batch in BATCHES:
+                for m, n, k in ((3, 5, 7), (17, 33, 16)):
+                    a, b = BATCHES[batch]
+                    m, n = (1 if a == "vector" else m), (1 if b == "vector" else n)
+                    yield cases(dtype=dtype, layout=layout, batch=batch, m=m, n=n, k=k)
+        for values in everything.features["values"]:  # values
+            for out_dtype in everything.features["out_dtype"]:
+                for activation in everything.features["activation"]:
+                    yield some(dtype=dtype, values=values, out_dtype=out_dtype, activation=activation)
+    for m, n, k in MODEL_SHAPES:
+        for dtype in dtypes:
+            for epilogue in _EPILOGUES:
+                if dtype != "float64" or m * n * k < 60_000_000:
+                    yield Case(m, n, k, dtype=dtype, **epilogue)
+
+
+@lru_cache(maxsize=1)
+def all_cases() -> tuple[Case, ...]:
+    """The full list, the same on every machine and commit (fewer where ml_dtypes is missing)."""
+    return tuple(dict.fromkeys(_listed()))

@@ -1,0 +1,98 @@
+"""Timing of rival ways to do the same, side by side in one run.
+
+Role: the protocol of every bench; tests assert and never time. Arms are interleaved round by round, so
+that a change of the machine's clock meets all of them; each arm goes through copies of its data that
+together outgrow the cache; medians are compared within a round.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One arm. Times are seconds per call."""
+
+    name: str
+    median: float
+    best: float
+    spread: float  # (third quartile - first) / median: what a ratio of two arms is worth
+    ratio: float  # median over the rounds of (this arm / first arm): below 1 is faster than the first
+    calls: int  # timed calls in all
+    samples: tuple[float, ...]  # one per round
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def rotate(make: Callable[[int], T], nbytes: int, cache_bytes: int = 64 << 20, most: int = 64) -> list[T]:
+    """Copies of an arm's data, made by make(0), make(1), ..., that together outgrow the cache.
+
+    nbytes: of one copy. cache_bytes: of the last-level cache, or more. most: copies at most.
+    """
+    return [make(i) for i in range(min(most, 1 + math.ceil(cache_bytes / max(nbytes, 1))))]
+
+
+def measure(
+    arms: Mapping[str, Sequence[Call]],
+    *,
+    rounds: int = 15,
+    sample_seconds: float = 0.01,
+    warm_up_seconds: float = 0.05,
+    synchronise: Call | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Timing]:
+    """Time the arms; the first is what ratios are relative to.
+
+    arms: name -> calls without arguments that do the same work on different copies (see rotate).
+    rounds: samples per arm. sample_seconds: least length of a sample. synchronise: waits for the device.
+    """
+    wait = synchronise or (lambda: None)
+    turn = dict.fromkeys(arms, 0)
+
+    def run(name: str, calls: int) -> float:
+        copies = arms[name]
+        first = turn[name]
+        turn[name] = (first + calls) % len(copies)
+        todo = [copies[(first + i) % len(copies)] for i in range(calls)]
+        wait()
+        start = clock()
+        for call in todo:
+            call()
+        wait()
+        return clock() - start
+
+    repeats = {}
+    for name in arms:
+        run(name, 1)
+        calls, spent = 1, run(name, 1)
+        total = spent
+        while spent < sample_seconds or total < warm_up_seconds:
+            if spent < sample_seconds:
+                calls = max(calls + 1, math.ceil(calls * min(10.0, 1.2 * sample_seconds / max(spent, 1e-9))))
+            spent = run(name, calls)
+            total += spent
+        repeats[name] = calls
+    names = list(arms)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            samples[name].append(run(name, repeats[name]) / repeats[name])
+    return [_summary(name, samples[name], samples[names[0]], repeats[name]) for name in names]
+
+
+def _summary(name: str, own: list[float], first: list[float], calls: int) -> Timing:
+    median = statistics.median(own)
+    quartiles = statistics.quantiles(own, n=4) if len(own) > 1 else (median, median, median)
+    ratio = statistics.median(x / y for x, y in zip(own, first, strict=True))
+    spread = (quartiles[2] - quartiles[0]) / median
+    return Timing(name, median, min(own), spread, ratio, calls * len(own), tuple(own))

@@ -1,0 +1,48 @@
+/* What the C tests share: counted checks, a random source, and dtypes decoded without the code under test. */
+#ifndef MMF_TEST_CHECK_H
+#define MMF_TEST_CHECK_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/rows.h"
+
+extern int tests_passed, tests_failed;
+
+/* Count a check; the first failures are printed. Returns ok. */
+bool check(bool ok, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+uint64_t random_bits(void);
+int random_below(int n);
+
+/* One element to and from double, by ldexp: shares nothing with convert.h. */
+double decode(int dtype, const void *element);
+void store_random(int dtype, void *element);
+void store_nan(int dtype, void *element);
+bool same_bits(int dtype, const void *a, const void *b);
+int element_size(int dtype);
+
+/* Distance of neighbouring values of the dtype at |x|. */
+double unit_in_last_place(int dtype, double x);
+
+/* Exact activation in long double, from torch's documentation; u: the up column where gated. */
+long double exact_activation(int id, long double z, long double u, long double p0, long double p1);
+
+/* Bound of |activation'| near z (gated: of the derivative by the gate column, at u = 1). */
+double lipschitz(int id, double z, double p0);
+
+bool is_gated(int id);
+
+void test_rows(int cases);
+void test_accuracy(void);
+void test_convert(void);
+void test_panels(void);
+void test_activations(void);
+void test_pool(void);
+void time_rows(void);
+
+#endif

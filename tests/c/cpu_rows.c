@@ -1,0 +1,350 @@
+/* Random problems through every CPU row, against a loop in long double and the bound of design.md. */
+#include "check.h"
+
+static const mmf_kernel_row *const rows[] = {&mmf_cpu_blocked_avx2, &mmf_cpu_blocked, &mmf_cpu_reference};
+
+#define GUARD 8
+
+/* Memory of one operand; `element` is [0, 0, 0]. */
+typedef struct buffer {
+    char *memory, *element, *before;
+    int64_t elements;
+} buffer;
+
+typedef struct test_case {
+    mmf_problem problem;
+    buffer buffers[MMF_OPERANDS];
+    void *panels[2];
+    bool in_place;
+} test_case;
+
+static int pick_size(void)
+{
+    static const int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 15, 16, 17, 31, 32, 33, 47, 48, 63, 64, 65, 67};
+    return sizes[random_below((int)(sizeof sizes / sizeof *sizes))];
+}
+
+/* Choose strides for a batch x rows x cols operand and fill it. kind: 0 rows contiguous, 1 columns contiguous,
+ * 2 backwards, 3 every second column, 4 columns contiguous and apart, 5 one line for all rows, 6 one value per row,
+ * 7 one value. */
+static void make_operand(test_case *t, int operand, int dtype, int64_t m, int64_t n, int kind, bool one_batch)
+{
+    mmf_strides *s = &t->problem.strides[operand];
+    const int64_t pad = random_below(3);
+    int64_t low = 0, high = 0, size = element_size(dtype);
+    *s = (mmf_strides){.row = n + pad, .col = 1};
+    if (kind == 1 || kind == 4)
+        *s = (mmf_strides){.row = 1, .col = m + (kind == 4 ? 37 : 0)};
+    if (kind == 2)
+        *s = (mmf_strides){.row = -(n + pad), .col = random_below(2) ? -1 : 1};
+    if (kind == 3)
+        *s = (mmf_strides){.row = 2 * n + pad, .col = 2};
+    if (kind >= 5)
+        *s = (mmf_strides){.row = kind == 6 ? 1 : 0, .col = kind == 5 ? 1 : 0};
+    const int64_t along_m = s->row * (m > 0 ? m - 1 : 0), along_n = s->col * (n > 0 ? n - 1 : 0);
+    low += along_m < 0 ? along_m : 0;
+    low += along_n < 0 ? along_n : 0;
+    high += along_m > 0 ? along_m : 0;
+    high += along_n > 0 ? along_n : 0;
+    int64_t pitch = high - low + 1;
+    for (int axis = t->problem.batch_ndim - 1; axis >= 0; axis--) {
+        s->batch[axis] = one_batch ? 0 : pitch;
+        high += s->batch[axis] * (t->problem.batch_shape[axis] - 1);
+        pitch *= t->problem.batch_shape[axis];
+    }
+    buffer *b = &t->buffers[operand];
+    b->elements = high - low + 1 + 2 * GUARD;
+    b->memory = malloc((size_t)(b->elements * size));
+    b->before = malloc((size_t)(b->elements * size));
+    const bool written = operand >= MMF_PREACTIVATION;
+    for (int64_t i = 0; i < b->elements; i++)
+        (written ? store_nan : store_random)(dtype, b->memory + i * size);
+    b->element = b->memory + (GUARD - low) * size;
+    t->problem.dtype[operand] = (uint8_t)dtype;
+    t->problem.data[operand] = b->element;
+}
+
+static int64_t offset_of(const mmf_problem *p, int operand, const int64_t *batch, int64_t i, int64_t j)
+{
+    const mmf_strides *s = &p->strides[operand];
+    int64_t offset = i * s->row + j * s->col;
+    for (int axis = 0; axis < p->batch_ndim; axis++)
+        offset += batch[axis] * s->batch[axis];
+    return offset;
+}
+
+/* The element before run(): inputs and the old contents of C under out. */
+static double input(const test_case *t, int operand, const int64_t *batch, int64_t i, int64_t j)
+{
+    const buffer *b = &t->buffers[operand];
+    const int dtype = t->problem.dtype[operand];
+    return decode(dtype, b->before + (b->element - b->memory) +
+                             offset_of(&t->problem, operand, batch, i, j) * element_size(dtype));
+}
+
+static const char *describe(const test_case *t, const mmf_kernel_row *row, int threads)
+{
+    static char text[400];
+    const mmf_problem *p = &t->problem;
+    snprintf(text, sizeof text,
+             "%s m %d n %d k %d act %d dtypes A %d bias %d C %d mul %d pre %d out %d A (%d,%d) B (%d,%d) out (%d,%d) "
+             "packed %d batch %d in place %d threads %d",
+             row->name, (int)p->m, (int)p->n, (int)p->k, p->activation, p->dtype[MMF_A], p->dtype[MMF_BIAS],
+             p->dtype[MMF_C], p->dtype[MMF_MULTIPLY], p->dtype[MMF_PREACTIVATION], p->dtype[MMF_OUT],
+             (int)p->strides[MMF_A].row, (int)p->strides[MMF_A].col, (int)p->strides[MMF_B].row,
+             (int)p->strides[MMF_B].col, (int)p->strides[MMF_OUT].row, (int)p->strides[MMF_OUT].col, p->packed,
+             p->batch_ndim, t->in_place, threads);
+    return text;
+}
+
+typedef struct exact {
+    long double z, error;
+} exact;
+
+static exact exact_z(const test_case *t, int second, const int64_t *batch, int64_t i, int64_t j)
+{
+    const mmf_problem *p = &t->problem;
+    const double u = p->dtype[MMF_A] == MMF_FLOAT64 ? 0x1p-53 : 0x1p-24;
+    long double sum = 0, size = 0, z;
+    for (int64_t k = 0; k < p->k; k++) {
+        long double product = (long double)input(t, MMF_A, batch, i, k) * input(t, MMF_B + second, batch, k, j);
+        sum += product;
+        size += fabsl(product);
+    }
+    z = p->k ? p->alpha * sum : 0;
+    size *= fabs(p->alpha);
+    if (p->dtype[MMF_C] != MMF_ABSENT) {
+        long double c = (long double)p->beta * input(t, MMF_C + second, batch, i, j);
+        z += c, size += fabsl(c);
+    }
+    if (p->dtype[MMF_BIAS] != MMF_ABSENT) {
+        long double bias = input(t, MMF_BIAS + second, batch, i, j);
+        z += bias, size += fabsl(bias);
+    }
+    return (exact){z, (long double)(p->k + 8) * u * size};
+}
+
+/* Compare out and preactivation at one element. */
+static bool element_is_right(const test_case *t, const int64_t *batch, int64_t i, int64_t j)
+{
+    const mmf_problem *p = &t->problem;
+    const double u = p->dtype[MMF_A] == MMF_FLOAT64 ? 0x1p-53 : 0x1p-24;
+    const bool gated = is_gated(p->activation);
+    const exact gate = exact_z(t, 0, batch, i, j), up = gated ? exact_z(t, 1, batch, i, j) : (exact){1, 0};
+    for (int s = 0; s < (gated ? 2 : 1); s++) {
+        const int operand = MMF_PREACTIVATION + s, dtype = p->dtype[operand];
+        if (dtype == MMF_ABSENT)
+            continue;
+        const exact *z = s ? &up : &gate;
+        double got = decode(dtype, t->buffers[operand].element +
+                                       offset_of(p, operand, batch, i, j) * element_size(dtype));
+        if (!(fabsl(got - z->z) <= unit_in_last_place(dtype, (double)z->z) + z->error))
+            return false;
+    }
+    const long double p0 = p->parameters[0], p1 = p->parameters[1];
+    long double ref = exact_activation(p->activation, gate.z, up.z, p0, p1);
+    const double slope = lipschitz(p->activation, (double)(fabsl(gate.z) + gate.error), (double)p0);
+    long double error = slope * gate.error;
+    if (gated) {
+        const bool oai = p->activation == MMF_ACT_SWIGLU_OAI;
+        const long double factor = fabsl(up.z) + up.error + oai;
+        const long double value = fabsl(exact_activation(p->activation, gate.z, oai ? 0 : 1, p0, p1));
+        error = error * factor + (value + slope * gate.error) * up.error;
+    }
+    if (p->dtype[MMF_MULTIPLY] != MMF_ABSENT) {
+        const long double factor = input(t, MMF_MULTIPLY, batch, i, j);
+        ref *= factor, error *= fabsl(factor);
+    }
+    const int dtype = p->dtype[MMF_OUT];
+    double got = decode(dtype, t->buffers[MMF_OUT].element + offset_of(p, MMF_OUT, batch, i, j) * element_size(dtype));
+    return fabsl(got - ref) <= unit_in_last_place(dtype, (double)ref) + error + 8 * u * fabsl(ref);
+}
+
+static int64_t batches_of(const mmf_problem *p)
+{
+    int64_t count = 1;
+    for (int axis = 0; axis < p->batch_ndim; axis++)
+        count *= p->batch_shape[axis];
+    return count;
+}
+
+static void batch_index(const mmf_problem *p, int64_t index, int64_t *batch)
+{
+    for (int axis = p->batch_ndim - 1; axis >= 0; axis--) {
+        batch[axis] = index % p->batch_shape[axis];
+        index /= p->batch_shape[axis];
+    }
+}
+
+/* Nothing but the elements of a written operand has changed. */
+static bool guards_hold(const test_case *t, int operand)
+{
+    const buffer *b = &t->buffers[operand];
+    const mmf_problem *p = &t->problem;
+    const int dtype = p->dtype[operand];
+    const int64_t origin = (b->element - b->memory) / element_size(dtype);
+    bool *ours = calloc((size_t)b->elements, 1), hold = true;
+    for (int64_t x = 0; operand >= MMF_PREACTIVATION && x < batches_of(p); x++) {
+        int64_t batch[MMF_MAX_BATCH];
+        batch_index(p, x, batch);
+        for (int64_t i = 0; i < p->m; i++)
+            for (int64_t j = 0; j < p->n; j++)
+                ours[origin + offset_of(p, operand, batch, i, j)] = true;
+    }
+    for (int64_t e = 0; e < b->elements; e++)
+        hold = hold && (ours[e] || same_bits(dtype, b->memory + e * element_size(dtype),
+                                             b->before + e * element_size(dtype)));
+    free(ours);
+    return hold;
+}
+
+static void restore(test_case *t)
+{
+    for (int o = 0; o < MMF_OPERANDS; o++)
+        if (t->buffers[o].memory)
+            memcpy(t->buffers[o].memory, t->buffers[o].before,
+                   (size_t)(t->buffers[o].elements * element_size(t->problem.dtype[o])));
+}
+
+static void run_row(test_case *t, const mmf_kernel_row *row)
+{
+    const mmf_problem *p = &t->problem;
+    char reason[MMF_REASON_TEXT];
+    mmf_config config;
+    if (!row->supports(p, reason))
+        return;
+    mmf_cpu_set_threads(1);
+    row->configure(p, &config);
+    restore(t);
+    if (!check(row->run(p, &config) == MMF_OK, "%s: status", describe(t, row, 1)))
+        return;
+    for (int o = 0; o < MMF_OPERANDS; o++)
+        if (t->buffers[o].memory && !(t->in_place && (o == MMF_C)))
+            check(guards_hold(t, o), "%s: wrote outside of operand %d", describe(t, row, 1), o);
+    for (int64_t x = 0; x < batches_of(p); x++) {
+        int64_t batch[MMF_MAX_BATCH];
+        batch_index(p, x, batch);
+        bool right = true;
+        for (int64_t i = 0; i < p->m && right; i++)
+            for (int64_t j = 0; j < p->n && right; j++)
+                if (!(right = element_is_right(t, batch, i, j)))
+                    check(false, "%s: element %d %d of batch %d", describe(t, row, 1), (int)i, (int)j, (int)x);
+        check(right, "%s", describe(t, row, 1));
+    }
+    /* the same bits on more threads */
+    const size_t bytes = (size_t)(t->buffers[MMF_OUT].elements * element_size(p->dtype[MMF_OUT]));
+    void *once = malloc(bytes);
+    memcpy(once, t->buffers[MMF_OUT].memory, bytes);
+    config.threads = 2 + random_below(3);
+    restore(t);
+    check(row->run(p, &config) == MMF_OK && memcmp(once, t->buffers[MMF_OUT].memory, bytes) == 0,
+          "%s: other bits than on one thread", describe(t, row, config.threads));
+    free(once);
+}
+
+static void make_products(test_case *t, bool gated)
+{
+    mmf_problem *p = &t->problem;
+    const int dtype = random_below(4), kind = random_below(5), a_kind = random_below(6);
+    const bool shared = random_below(2);
+    p->packed = p->k > 0 && random_below(5) == 0 ? MMF_CPU_PANELS64 : 0;
+    make_operand(t, MMF_A, dtype, p->m, p->k, a_kind == 5 ? 0 : a_kind, false);
+    for (int s = 0; s < (gated ? 2 : 1); s++) {
+        const int b = MMF_B + s;
+        make_operand(t, b, dtype, p->k, p->n, kind, shared || p->packed);
+        if (p->packed) {
+            t->panels[s] = aligned_alloc(64, (size_t)mmf_cpu_panels_bytes((mmf_dtype)dtype, p->k, p->n));
+            mmf_cpu_pack_panels((mmf_dtype)dtype, p->k, p->n, p->data[b], p->strides[b].row, p->strides[b].col,
+                                t->panels[s]);
+            p->data[b] = t->panels[s];
+        }
+    }
+    if (p->k == 0) /* alpha is 0 or K is: nothing may be read */
+        p->data[MMF_A] = p->data[MMF_B] = p->data[MMF_B_UP] = NULL;
+}
+
+static void make_epilogue(test_case *t, bool gated)
+{
+    mmf_problem *p = &t->problem;
+    const bool bias = random_below(2), c = random_below(3) == 0, pre = random_below(4) == 0;
+    const int bias_kind = random_below(8), bias_dtype = random_below(4), out_dtype = random_below(4);
+    const int c_kind = random_below(4), c_dtype = random_below(4), out_kind = random_below(5), pre_dtype = random_below(4);
+    t->in_place = c && !gated && random_below(2);
+    for (int s = 0; s < (gated ? 2 : 1); s++) {
+        if (bias)
+            make_operand(t, MMF_BIAS + s, bias_dtype, p->m, p->n, bias_kind, random_below(2));
+        if (c && !t->in_place)
+            make_operand(t, MMF_C + s, c_dtype, p->m, p->n, c_kind, false);
+        if (pre)
+            make_operand(t, MMF_PREACTIVATION + s, pre_dtype, p->m, p->n, out_kind, false);
+    }
+    if (random_below(4) == 0)
+        make_operand(t, MMF_MULTIPLY, c_dtype, p->m, p->n, c_kind, false);
+    make_operand(t, MMF_OUT, out_dtype, p->m, p->n, out_kind, false);
+    if (t->in_place) {
+        for (int64_t e = 0; e < t->buffers[MMF_OUT].elements; e++)
+            store_random(out_dtype, t->buffers[MMF_OUT].memory + e * element_size(out_dtype));
+        p->dtype[MMF_C] = (uint8_t)out_dtype;
+        p->strides[MMF_C] = p->strides[MMF_OUT];
+        p->data[MMF_C] = p->data[MMF_OUT];
+    }
+}
+
+static void make_case(test_case *t, int64_t m, int64_t n, int64_t k)
+{
+    memset(t, 0, sizeof *t);
+    mmf_problem *p = &t->problem;
+    memset(p->dtype, MMF_ABSENT, sizeof p->dtype);
+    p->m = m, p->n = n, p->k = k;
+    p->batch_ndim = random_below(4) == 0 ? 1 + random_below(2) : 0;
+    for (int axis = 0; axis < p->batch_ndim; axis++)
+        p->batch_shape[axis] = 1 + random_below(3);
+    p->activation = (uint8_t)random_below(MMF_ACT_COUNT);
+    const mmf_activation_row *row = mmf_activation_row_of((mmf_activation)p->activation);
+    p->parameters[0] = row->defaults[0], p->parameters[1] = row->defaults[1];
+    if (p->activation == MMF_ACT_CLAMP)
+        p->parameters[0] = -0.75, p->parameters[1] = 1.25;
+    const bool gated = is_gated(p->activation);
+    p->gate_layout = gated ? MMF_GATE_PAIR : MMF_GATE_NONE;
+    p->alpha = random_below(2) ? 1 : -0.37;
+    p->beta = random_below(2) ? 1 : 0.81;
+    make_products(t, gated);
+    make_epilogue(t, gated);
+    for (int o = 0; o < MMF_OPERANDS; o++)
+        if (t->buffers[o].memory)
+            memcpy(t->buffers[o].before, t->buffers[o].memory,
+                   (size_t)(t->buffers[o].elements * element_size(p->dtype[o])));
+    if (t->in_place)
+        t->buffers[MMF_C] = t->buffers[MMF_OUT];
+}
+
+static void free_case(test_case *t)
+{
+    if (t->in_place)
+        t->buffers[MMF_C] = (buffer){0};
+    for (int o = 0; o < MMF_OPERANDS; o++) {
+        free(t->buffers[o].memory);
+        free(t->buffers[o].before);
+    }
+    free(t->panels[0]);
+    free(t->panels[1]);
+}
+
+void test_rows(int cases)
+{
+    static const int larger[][3] = {{1, 300, 900}, {5, 130, 1200}, {200, 210, 400}, {37, 193, 800}, {300, 2, 700},
+                                    {12, 400, 390}, {13, 17, 2000}, {385, 20, 30}, {2, 1000, 100}, {100, 100, 385}};
+    for (int c = 0; c < cases; c++) {
+        test_case t;
+        if (c % 100 == 99) {
+            const int *size = larger[c / 100 % 10];
+            make_case(&t, size[0], size[1], size[2]);
+        } else {
+            make_case(&t, pick_size(), pick_size(), random_below(12) == 0 ? 0 : pick_size());
+        }
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+            run_row(&t, rows[r]);
+        free_case(&t);
+    }
+    mmf_cpu_set_threads(0);
+}

@@ -1,0 +1,181 @@
+"""Options, the seed, and the accounts of a run: cases per topic, precision figures, skips.
+
+Reports are written to build/reports/*.json and summarised at the end. What a run may not do: skip for a reason that
+tests/allowed_skips.txt does not list while CI=true, or run fewer cases of a topic than tests/case_counts.json says.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+REPORTS = HERE.parent / "build" / "reports"
+DEVICES = ("cpu",)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("matmul_fused")
+    group.addoption("--full", action="store_true", help="every case of the case list, and the slow tests")
+    group.addoption("--device", default="cpu", choices=DEVICES, help="where the operands of the sweeps lie")
+    group.addoption("--record-counts", action="store_true", help="rewrite tests/case_counts.json from this run")
+
+
+def _seed() -> tuple[int, str]:
+    """The seed of every random choice of this run, and where it comes from."""
+    given = os.environ.get("MMF_TEST_SEED")
+    if given:
+        return int(given), "MMF_TEST_SEED"
+    git = ["git", "-C", str(HERE), "rev-parse", "HEAD"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return 0, "not a git checkout"
+    return int(hashlib.sha256(commit.encode()).hexdigest()[:7], 16), f"commit {commit[:12]}"
+
+
+class Accounts:
+    """What tests record, by report: record("linear", {...}) ends in build/reports/linear.json."""
+
+    def __init__(self) -> None:
+        self.reports: dict[str, list[dict[str, Any]]] = {}
+        self.lines: dict[str, list[str]] = {}
+        self.topics: dict[str, int] = {}
+        self.sample_complete = False
+
+    def record(self, report: str, row: dict[str, Any]) -> None:
+        self.reports.setdefault(report, []).append(row)
+
+    def say(self, title: str, line: str) -> None:
+        """A line for the summary at the end of the run."""
+        self.lines.setdefault(title, []).append(line)
+
+    def count(self, topics: Any) -> None:
+        for topic in topics:
+            self.topics[topic] = self.topics.get(topic, 0) + 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.mmf_accounts = Accounts()  # type: ignore[attr-defined]
+    config.mmf_seed, config.mmf_seed_origin = _seed()  # type: ignore[attr-defined]
+    os.environ["MMF_TEST_SEED"] = str(config.mmf_seed)  # type: ignore[attr-defined]  # decorators, children
+    config.mmf_skips = []  # type: ignore[attr-defined]
+
+
+def pytest_report_header(config: Any) -> str:
+    full = "full" if config.getoption("full") else "covering sample"
+    return (
+        f"matmul_fused: MMF_TEST_SEED={config.mmf_seed} ({config.mmf_seed_origin}), {full}, "
+        f"device {config.getoption('device')}"
+    )
+
+
+@pytest.fixture(scope="session")
+def sweep_seed(pytestconfig: Any) -> int:
+    return pytestconfig.mmf_seed
+
+
+@pytest.fixture(scope="session")
+def full_run(pytestconfig: Any) -> bool:
+    return pytestconfig.getoption("full")
+
+
+@pytest.fixture(scope="session")
+def accounts(pytestconfig: Any) -> Accounts:
+    return pytestconfig.mmf_accounts
+
+
+# Skips
+
+
+def _allowed_skips() -> list[str]:
+    path = HERE / "allowed_skips.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+class _SkipGuard:
+    """With CI=true, collects the skips whose reason is not on the list."""
+
+    def __init__(self, config: Any) -> None:
+        self.skips: list[str] = config.mmf_skips
+        self.allowed = _allowed_skips()
+
+    def look(self, report: Any) -> None:
+        if not report.skipped or hasattr(report, "wasxfail") or not isinstance(report.longrepr, tuple):
+            return
+        reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+        if not any(fnmatch.fnmatchcase(reason, pattern) for pattern in self.allowed):
+            self.skips.append(f"{report.nodeid}: {reason}")
+
+    pytest_runtest_logreport = look
+    pytest_collectreport = look
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if os.environ.get("CI", "").lower() == "true":
+        session.config.pluginmanager.register(_SkipGuard(session.config), "mmf_skip_guard")
+
+
+# The end of a run
+
+
+def _missing_cases(config: Any) -> list[str]:
+    """Topics with fewer cases than are recorded, if this run ran the whole sample."""
+    accounts, path = config.mmf_accounts, HERE / "case_counts.json"
+    if not accounts.sample_complete:
+        return []
+    if config.getoption("record_counts"):
+        # The sample differs a little from seed to seed
+        floor = {topic: int(count * 0.9) for topic, count in sorted(accounts.topics.items())}
+        path.write_text(json.dumps(floor, indent=2) + "\n")
+    recorded = json.loads(path.read_text()) if path.exists() else {}
+    return [
+        f"{topic}: {accounts.topics.get(topic, 0)} cases, tests/case_counts.json says at least {least}"
+        for topic, least in recorded.items()
+        if accounts.topics.get(topic, 0) < least
+    ]
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    config: Any = session.config
+    if hasattr(config, "workerinput") or config.getoption("collectonly"):
+        return
+    accounts = config.mmf_accounts
+    if accounts.topics:
+        rows = {"seed": config.mmf_seed, "full": config.getoption("full"), "topics": accounts.topics}
+        accounts.reports["cases"] = [rows]
+    for name, rows in accounts.reports.items():
+        REPORTS.mkdir(parents=True, exist_ok=True)
+        (REPORTS / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
+    config.mmf_missing = _missing_cases(config)
+    if exitstatus == pytest.ExitCode.OK and (config.mmf_skips or config.mmf_missing):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
+    accounts = config.mmf_accounts
+    if accounts.topics:
+        counts = ", ".join(f"{topic} {count}" for topic, count in sorted(accounts.topics.items()))
+        terminalreporter.section("cases per topic")
+        terminalreporter.line(counts)
+    for title, lines in accounts.lines.items():
+        terminalreporter.section(title)
+        for line in lines:
+            terminalreporter.line(line)
+    for title, lines in (
+        ("FAILED: skips that tests/allowed_skips.txt does not list (CI=true)", config.mmf_skips),
+        ("FAILED: fewer cases than recorded", getattr(config, "mmf_missing", [])),
+    ):
+        if lines:
+            terminalreporter.section(title, red=True)
+            for line in lines:
+                terminalreporter.line(line)

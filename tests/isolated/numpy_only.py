@@ -1,0 +1,48 @@
+"""Use the package where torch, JAX and ml_dtypes cannot be imported. Prints "done"."""
+
+import sys
+
+ABSENT = ("torch", "jax", "jaxlib", "ml_dtypes", "rich", "matplotlib")
+
+
+class Blocker:
+    """Finds the absent packages first, and says that they are not there."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Blocker)
+
+import numpy as np  # noqa: E402
+
+import matmul_fused as mf  # noqa: E402
+
+A, B = np.random.default_rng(0).random((2, 40, 40), np.float32)
+for dtype, tolerance in (("float32", 1e-4), ("float64", 1e-13), ("float16", 1e-1)):
+    got = mf.matmul_fused(A.astype(dtype), B.astype(dtype), B[0], "relu")
+    wanted = np.maximum(A.astype(dtype).astype(float) @ B.astype(dtype).astype(float) + B[0], 0)
+    assert got.dtype == dtype
+    assert abs(got - wanted).max() < tolerance, dtype
+packed = mf.prepack(B, gate_layout="halves")
+assert np.array_equal(np.from_dlpack(packed.unpack()), B)
+assert np.array_equal(mf.matmul_fused(A, packed, None, "swiglu"), mf.matmul_fused(A, packed, None, "swiglu"))
+repr(mf.explain(A, B))
+repr(mf.info())
+
+
+def error_of(**keywords):
+    try:
+        mf.matmul_fused(A, B, **keywords)
+    except TypeError as error:
+        return str(error)
+    return "none"
+
+
+assert "ml_dtypes" in error_of(out_dtype="bfloat16"), error_of(out_dtype="bfloat16")
+preactivation = np.empty_like(A)
+mf.matmul_fused(A, B, preactivation=preactivation)
+assert not set(ABSENT) & set(sys.modules), set(ABSENT) & set(sys.modules)
+print("done")

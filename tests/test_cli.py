@@ -1,0 +1,136 @@
+"""`python -m matmul_fused info | check | bench`, with rich and without."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import matmul_fused as mf
+from matmul_fused import __main__ as cli
+from matmul_fused import console, testing
+
+WITHOUT_RICH = (
+    "import sys; sys.modules['rich'] = None; from matmul_fused.__main__ import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+def command(*arguments, rich=True):
+    start = ("-m", "matmul_fused") if rich else ("-c", WITHOUT_RICH)
+    return subprocess.run(
+        [sys.executable, "-W", "error", *start, *map(str, arguments)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd="/",
+        timeout=600,
+    )
+
+
+def test_info():
+    done = command("info")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"matmul_fused {mf.__version__}\n")
+    assert ", ".join(mf.info().kernels) in done.stdout
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_check(tmp_path, rich):
+    if rich:
+        pytest.importorskip("rich")
+    done = command("check", "--quick", "--seed", 7, "--json", tmp_path / "check.json", rich=rich)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    written = json.loads((tmp_path / "check.json").read_text())
+    cases = len(testing.covering_sample(7, strength=1))
+    counts = written["topics"]["all"]
+    assert counts["passed"] + counts.get("refused", 0) == cases * len(mf.info().kernels)
+    assert set(written["topics"]) == {*testing.TOPICS, "all"}
+    assert written["failures"] == []
+    assert all(topic in done.stdout for topic in testing.TOPICS)
+
+
+def test_check_of_one_kernel(capsys):
+    kernel = mf.info().kernels[-1]
+    assert cli.main(["check", "--quick", "--kernel", kernel]) == 0
+    assert f"cases on each of {kernel}; seed 0" in capsys.readouterr().out
+
+
+def test_check_fails_loudly(capsys, monkeypatch):
+    def wrong(case, seed, kernel):
+        raise AssertionError(f"out is wrong\nrepeat: {testing.repeat(case, seed, kernel)}")
+
+    monkeypatch.setattr(testing.run, "run_case", wrong)
+    assert cli.main(["check", "--quick"]) == 1
+    text = capsys.readouterr().out
+    assert "AssertionError: out is wrong\nrepeat: matmul_fused.testing.run_case(Case.parse('" in text
+    assert "more; --json FILE writes them all" in text
+
+
+def test_check_that_checks_nothing_fails(capsys, monkeypatch):
+    def refuse(case, seed, kernel):
+        raise NotImplementedError
+
+    monkeypatch.setattr(testing.run, "run_case", refuse)
+    assert cli.main(["check", "--quick"]) == 1
+    assert "nothing was checked" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["check", "--kernel", "cpu_magic"], "unknown kernel 'cpu_magic'; this build has cpu_"),
+        (["check", "--quick", "--json", "/nonexistent/x.json"], "No such file"),
+    ],
+)
+def test_bad_arguments(capsys, arguments, text):
+    assert cli.main(arguments) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_devices_of_other_versions_are_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["check", "--device", "rocm"])
+    assert "invalid choice: 'rocm'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_bench(tmp_path, rich):
+    if rich:
+        pytest.importorskip("rich")
+    done = command("bench", "--quick", "--json", tmp_path / "bench.json", rich=rich)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    arms = {
+        (result["problem"], result["name"]) for result in json.loads((tmp_path / "bench.json").read_text())["results"]
+    }
+    problem = "numpy 1x64 @ 64x64 float32 relu"
+    for arm in ("matmul_fused", "matmul_fused, out=", "matmul_fused, prepacked", "NumPy"):
+        assert (problem, arm) in arms
+        assert arm in done.stdout
+    assert f"matmul_fused {mf.get_num_threads()}" in done.stdout
+
+
+def test_bench_draws_a_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    assert cli.main(["bench", "--quick", "--plot", str(tmp_path / "bench.png")]) == 0
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_terminal_gets_a_drawn_table(capsys, monkeypatch):
+    pytest.importorskip("rich")
+    rows = [("bias", "12", "a word"), ("gated", "3", "another")]
+    console.show("topics", ("topic", "passed", "note"), rows)
+    plain = capsys.readouterr().out
+    assert plain == "topics\n  topic  passed  note\n  bias   12      a word\n  gated  3       another\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    console.show("topics", ("topic", "passed", "note"), rows)
+    assert "│ bias  │     12 │ a word  │" in capsys.readouterr().out
+
+
+def test_progress_is_for_terminals_only(capsys, monkeypatch):
+    assert list(console.progress([1, 2], "count")) == [1, 2]
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert list(console.progress([1, 2], "count")) == [1, 2]
+    assert capsys.readouterr().err.endswith("\rcount 2 of 2\n")

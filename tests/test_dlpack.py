@@ -1,0 +1,404 @@
+"""Import through DLPack: capsules and exchange APIs, right and wrong ones. The deleter runs exactly once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_dlpack import READ_ONLY, DLTensor, Producer, capsule_name, make_library
+
+import matmul_fused as mf
+from matmul_fused.testing import force_kernel
+
+RNG = np.random.default_rng(5)
+A = RNG.standard_normal((5, 7)).astype(np.float32)
+B = RNG.standard_normal((7, 6)).astype(np.float32)
+BIAS = RNG.standard_normal(6).astype(np.float32)
+
+
+def check_product(result: Any, a: np.ndarray = A, b: np.ndarray = B) -> None:
+    """result (a NumPy array or mf.Array, float32) is a @ b within the bound of one rounding a step."""
+    got = np.from_dlpack(result) if isinstance(result, mf.Array) else np.asarray(result)
+    reference = a.astype(np.float64) @ b.astype(np.float64)
+    bound = (a.shape[-1] + 8) * 2.0**-24 * (np.abs(a).astype(float) @ np.abs(b).astype(float))
+    np.testing.assert_array_less(np.abs(got - reference), bound + 1e-45)
+
+
+def set_field(**fields: Any) -> Any:
+    """A change for Producer: set fields of the DLTensor, or of its dtype by code=, bits=, lanes=."""
+
+    def change(tensor: DLTensor) -> None:
+        for name, value in fields.items():
+            target = tensor.dtype if name in ("code", "bits", "lanes") else tensor
+            setattr(target, name, value)
+
+    return change
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+@pytest.mark.parametrize("has_deleter", [True, False])
+def test_capsule_is_taken_and_freed_once(versioned: bool, has_deleter: bool) -> None:
+    producer = Producer(A, versioned=versioned, has_deleter=has_deleter)
+    result = mf.matmul_fused(producer, B)
+    assert isinstance(result, mf.Array)
+    check_product(result)
+    assert producer.deleted == (1 if has_deleter else 0)
+    assert [capsule_name(c) for c in producer.handed] == [
+        "used_dltensor_versioned" if versioned else "used_dltensor"
+    ]
+    assert producer.calls == [{"max_version": (1, 3)}]
+
+
+def test_every_operand_may_be_a_capsule() -> None:
+    producers = [Producer(x) for x in (A, B, BIAS, np.ones((5, 6), np.float32))]
+    a, b, bias, multiply = producers
+    mf.matmul_fused(a, b, bias, "relu", multiply=multiply, C=multiply)
+    assert [p.deleted for p in producers] == [1, 1, 1, 2]
+
+
+def test_one_producer_twice() -> None:
+    square = Producer(A[:5, :5].copy())
+    check_product(mf.matmul_fused(square, square), square.array, square.array)
+    assert square.deleted == 2
+
+
+def test_null_strides_are_compact() -> None:
+    check_product(mf.matmul_fused(Producer(A, change=set_field(strides=None)), B))
+
+
+def test_strides_of_length_one_axes_are_ignored() -> None:
+    def change(tensor: DLTensor) -> None:
+        tensor.strides[0] = 123456789
+
+    check_product(mf.matmul_fused(Producer(A[:1], change=change), B), A[:1])
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_byte_offset(versioned: bool) -> None:
+    buffer = np.concatenate([np.full(3, np.nan, np.float32), A.ravel()])
+    view = buffer[3:].reshape(A.shape)
+
+    def change(tensor: DLTensor) -> None:
+        tensor.data = buffer.ctypes.data
+        tensor.byte_offset = 12
+
+    check_product(mf.matmul_fused(Producer(view, versioned=versioned, change=change), B))
+
+
+def test_negative_and_zero_strides() -> None:
+    reverse = A[::-1, ::-1]
+    check_product(mf.matmul_fused(Producer(reverse), B), reverse)
+    broadcast = np.broadcast_to(A[:1], (4, 7))
+    check_product(mf.matmul_fused(Producer(broadcast), B), broadcast)
+
+
+def test_newer_minor_version_is_read() -> None:
+    check_product(mf.matmul_fused(Producer(A, version=(1, 99)), B))
+
+
+@pytest.mark.parametrize("major", [0, 2, 77])
+def test_other_major_version_is_freed_unread(major: int) -> None:
+    producer = Producer(A, version=(major, 0), change=set_field(ndim=-5, shape=None, data=1))
+    with pytest.raises(BufferError, match=f"A: .*DLPack version {major}.0; matmul_fused reads 1.x"):
+        mf.matmul_fused(producer, B)
+    assert producer.deleted == 1
+
+
+def test_producer_that_knows_no_max_version() -> None:
+    producer = Producer(A, versioned=False, knows_max_version=False)
+    check_product(mf.matmul_fused(producer, B))
+    assert producer.calls == [{"max_version": (1, 3)}, {}]
+    assert producer.deleted == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("boom"), RuntimeError("boom"), TypeError("boom")])
+def test_producer_exception_is_chained(error: Exception) -> None:
+    producer = Producer(A, raises=error)
+    with pytest.raises(BufferError, match=r"B: its __dlpack__\(\) failed") as caught:
+        mf.matmul_fused(A, producer)
+    assert caught.value.__cause__ is error
+    # only a TypeError is an excuse to call again without arguments
+    assert len(producer.calls) == (2 if isinstance(error, TypeError) else 1)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()])
+def test_interrupts_pass_through(error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught:
+        mf.matmul_fused(Producer(A, raises=error), B)
+    assert caught.value is error
+
+
+DTYPES = [
+    ({"lanes": 2}, "float32 with 2 lanes"),
+    ({"code": 0}, "int32"),
+    ({"code": 1, "bits": 8}, "uint8"),
+    ({"code": 6, "bits": 8}, "bool8"),
+    ({"code": 5, "bits": 64}, "complex64"),
+    ({"code": 2, "bits": 128}, "float128"),
+    ({"code": 4, "bits": 32}, "bfloat32"),
+    ({"code": 10, "bits": 8}, "DLPack code 10 with 8 bits"),
+]
+
+
+@pytest.mark.parametrize(("fields", "text"), DTYPES, ids=[text for _, text in DTYPES])
+def test_other_dtypes_are_refused(fields: dict[str, int], text: str) -> None:
+    producer = Producer(A, change=set_field(**fields))
+    with pytest.raises(TypeError, match=f"A has dtype {text}; matmul_fused takes float32, "):
+        mf.matmul_fused(producer, B)
+    assert producer.deleted == 1
+
+
+BROKEN = [
+    (set_field(ndim=-1), BufferError, "A: its DLPack tensor has -1 axes"),
+    (set_field(shape=None), BufferError, "A: its DLPack tensor has 2 axes and no shape"),
+    (set_field(data=None), BufferError, "A: its DLPack tensor has elements but no memory"),
+    (
+        set_field(byte_offset=2),
+        ValueError,
+        r"A lies at an address that is no multiple of its item size \(4\); copy it first",
+    ),
+    (set_field(ndim=9), NotImplementedError, "A has 9 axes; at most 8 are supported"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "text"), BROKEN, ids=[text for _, _, text in BROKEN])
+def test_broken_tensors(change: Any, error: type[Exception], text: str) -> None:
+    producer = Producer(A, change=change)
+    with pytest.raises(error, match=text):
+        mf.matmul_fused(producer, B)
+    assert producer.deleted == 1
+
+
+def test_negative_length() -> None:
+    def change(tensor: DLTensor) -> None:
+        tensor.shape[0] = -5
+
+    with pytest.raises(BufferError, match="negative length"):
+        mf.matmul_fused(Producer(A, change=change), B)
+
+
+def test_no_memory_is_fine_without_elements() -> None:
+    empty = np.empty((0, 7), np.float32)
+    result = mf.matmul_fused(Producer(empty, change=set_field(data=None)), B)
+    assert result.shape == (0, 6)
+
+
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ((2, 0), r"says \(2, 0\) but its capsule \(1, 0\)"),
+        ((1, 3), r"says \(1, 3\) but its capsule \(1, 0\)"),
+        (None, "returned no pair"),
+        ((1, 0, 0), "returned no pair"),
+        (("cpu", 0), "__dlpack_device__.. failed"),
+        (RuntimeError("no device"), "__dlpack_device__.. failed"),
+    ],
+)
+def test_lying_or_broken_device(device: Any, text: str) -> None:
+    producer = Producer(A, device=device)
+    with pytest.raises(BufferError, match=text):
+        mf.matmul_fused(producer, B)
+    assert producer.deleted == len(producer.handed)
+
+
+def test_no_device_method() -> None:
+    class Half:
+        def __dlpack__(self, **keywords: Any) -> Any:
+            return A.__dlpack__(**keywords)
+
+    with pytest.raises(BufferError, match=r"A: its __dlpack_device__\(\) failed") as caught:
+        mf.matmul_fused(Half(), B)
+    assert isinstance(caught.value.__cause__, AttributeError)
+
+
+@pytest.mark.parametrize("name", [b"used_dltensor", b"used_dltensor_versioned", b"other"])
+def test_other_capsule_names(name: bytes) -> None:
+    producer = Producer(A, name=name)
+    with pytest.raises(BufferError, match=f'a capsule named "{name.decode()}"'):
+        mf.matmul_fused(producer, B)
+    assert producer.deleted == 0  # not ours to free
+
+
+def test_no_capsule_at_all() -> None:
+    class Wrong(Producer):
+        def __dlpack__(self, **keywords: Any) -> Any:
+            return 3
+
+    with pytest.raises(BufferError, match="returned a int, not a DLPack capsule"):
+        mf.matmul_fused(Wrong(A), B)
+
+
+def device_change(device_type: int, ordinal: int = 0) -> Any:
+    def change(tensor: DLTensor) -> None:
+        tensor.device.device_type = device_type
+        tensor.device.device_id = ordinal
+
+    return change
+
+
+def on_device(array: np.ndarray, device_type: int, ordinal: int = 0) -> Producer:
+    return Producer(
+        array, device=(device_type, ordinal), change=device_change(device_type, ordinal)
+    )
+
+
+@pytest.mark.parametrize("device_type", [3, 11])
+def test_pinned_host_memory_is_the_cpu(device_type: int) -> None:
+    check_product(mf.matmul_fused(on_device(A, device_type), B))
+
+
+@pytest.mark.parametrize(
+    ("device_type", "name"), [(2, "cuda:1"), (13, "cuda:1"), (10, "rocm:1")]
+)
+def test_gpu_operands_name_every_kernel_that_refused(device_type: int, name: str) -> None:
+    a, b = on_device(A, device_type, 1), on_device(B, device_type, 1)
+    with pytest.raises(NotImplementedError) as caught:
+        mf.matmul_fused(a, b)
+    for kernel in mf.info().kernels:
+        assert f"{kernel}: " in str(caught.value)
+    assert name in str(caught.value)
+    assert (a.deleted, b.deleted) == (1, 1)
+    assert a.calls == [{"max_version": (1, 3), "stream": -1}]
+
+
+def test_operands_on_two_devices() -> None:
+    a = on_device(A, 2)
+    with pytest.raises(ValueError, match="B is on cpu but A is on cuda:0; move it to A's device"):
+        mf.matmul_fused(a, B)
+    assert a.deleted == 1
+
+
+def test_unknown_device() -> None:
+    with pytest.raises(NotImplementedError, match="A is on a device of DLPack type 7"):
+        mf.matmul_fused(on_device(A, 7), B)
+
+
+def test_failure_of_a_later_operand_frees_the_earlier_ones() -> None:
+    a, b = Producer(A), Producer(B, raises=RuntimeError("late"))
+    with pytest.raises(BufferError):
+        mf.matmul_fused(a, b)
+    with pytest.raises(ValueError, match="bias has shape"):
+        mf.matmul_fused(a, B, Producer(A))
+    with force_kernel("cpu_reference"), pytest.raises(NotImplementedError):
+        mf.matmul_fused(a, mf.prepack(B))
+    assert a.deleted == 3
+
+
+def test_read_only_inputs_are_taken() -> None:
+    check_product(mf.matmul_fused(Producer(A, flags=READ_ONLY), B))
+
+
+@pytest.mark.parametrize(
+    "keywords", [{"flags": READ_ONLY}, {"versioned": False}], ids=["read-only", "unversioned"]
+)
+@pytest.mark.parametrize("argument", ["out", "preactivation"])
+def test_outputs_must_be_writable(keywords: dict[str, Any], argument: str) -> None:
+    buffer = np.full((5, 6), np.nan, np.float32)
+    producer = Producer(buffer, **keywords)
+    with pytest.raises(ValueError, match=f"{argument} is read-only"):
+        mf.matmul_fused(A, B, **{argument: producer})
+    assert producer.deleted == 1
+    assert np.isnan(buffer).all()
+
+
+def test_out_capsule_is_written_and_returned() -> None:
+    buffer = np.full((5, 6), np.nan, np.float32)
+    producer = Producer(buffer)
+    assert mf.matmul_fused(A, B, out=producer) is producer
+    check_product(buffer)
+    assert producer.deleted == 1
+
+
+# --- the C exchange API ---
+
+
+def test_exchange_api_of_another_library() -> None:
+    library = make_library()
+    result = mf.matmul_fused(library(A), library(B))
+    assert type(result) is library
+    check_product(result.array)
+    assert type(mf.matmul_fused(A, library(B))) is np.ndarray
+
+
+def test_exchange_api_out() -> None:
+    library = make_library()
+    out = library(np.full((5, 6), np.nan, np.float32))
+    assert mf.matmul_fused(A, B, out=out) is out
+    check_product(out.array)
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [{"major": 2}, {"has_view": False}, {"capsule": b"another_name"}],
+    ids=["other major", "no view function", "other capsule"],
+)
+def test_unusable_exchange_api_falls_back_to_capsules(keywords: dict[str, Any]) -> None:
+    library = make_library(**keywords)
+    result = mf.matmul_fused(library(A), library(B))
+    assert isinstance(result, mf.Array)
+    check_product(result)
+
+
+def test_exchange_api_view_fails() -> None:
+    library = make_library(view_fails=True)
+    with pytest.raises(BufferError, match="A: its DLPack exchange API gave no view"):
+        mf.matmul_fused(library(A), B)
+
+
+@pytest.mark.parametrize(
+    ("mode", "error", "text"),
+    [
+        ("allocator_fails", MemoryError, "A's library failed .MemoryError: pool is empty"),
+        ("allocator_silent", MemoryError, "the allocator of A's library failed"),
+        ("to_object_fails", BufferError, "A's library made no object"),
+    ],
+)
+def test_exchange_api_output_fails(mode: str, error: type[Exception], text: str) -> None:
+    library = make_library(**{mode: True})
+    with pytest.raises(error, match=text):
+        mf.matmul_fused(library(A), B)
+    assert library.deleted == (1 if mode == "to_object_fails" else 0)
+
+
+# --- mf.Array as a producer ---
+
+
+def test_array_export() -> None:
+    array = mf.matmul_fused(Producer(A), B)
+    assert isinstance(array, mf.Array)
+    assert (array.shape, array.dtype, array.device) == ((5, 6), "float32", "cpu")
+    assert array.__dlpack_device__() == (1, 0)
+    assert capsule_name(array.__dlpack__()) == "dltensor"
+    assert capsule_name(array.__dlpack__(max_version=(0, 8))) == "dltensor"
+    assert capsule_name(array.__dlpack__(max_version=(1, 0))) == "dltensor_versioned"
+    view = np.from_dlpack(array)
+    view[0, 0] = 7
+    assert np.from_dlpack(array)[0, 0] == 7
+    assert np.from_dlpack(array, copy=True)[0, 0] == 7
+    copy = np.from_dlpack(array, copy=True)
+    copy[0, 0] = 8
+    assert view[0, 0] == 7
+    check_product(mf.matmul_fused(array, np.eye(6, dtype=np.float32)), view, np.eye(6))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error"),
+    [
+        ({"stream": 1}, BufferError),
+        ({"dl_device": (2, 0)}, BufferError),
+        ({"max_version": 1}, TypeError),
+        ({"max_version": ("1", 0)}, TypeError),
+        ({"foo": 1}, TypeError),
+    ],
+)
+def test_array_export_refusals(keywords: dict[str, Any], error: type[Exception]) -> None:
+    array = mf.matmul_fused(Producer(A), B)
+    with pytest.raises(error):
+        array.__dlpack__(**keywords)
+
+
+def test_array_and_packed_matrix_cannot_be_made_by_hand() -> None:
+    for kind in (mf.Array, mf.PackedMatrix):
+        with pytest.raises(TypeError, match="cannot create"):
+            kind()

@@ -1,0 +1,96 @@
+"""The check for shared elements against np.shares_memory, on random strided views of one buffer.
+
+It is exact where both layouts have at most two axes; beyond that it may refuse too much, never too little.
+"""
+
+import numpy as np
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import matmul_fused as mf
+
+STEPS = [s * sign for s in (1, 2, 3, 4, 5, 6, 8, 12, 16) for sign in (1, -1)]
+SETTINGS = {
+    "deadline": None,
+    "derandomize": True,
+    "suppress_health_check": [HealthCheck.filter_too_much, HealthCheck.too_slow],
+}
+
+
+@st.composite
+def make_view(draw_, memory, shape):
+    """A view of this shape anywhere in memory, with any strides that fit."""
+    dtype = np.dtype(draw_(st.sampled_from(["float16", "float32", "float64"])))
+    steps = [draw_(st.sampled_from(STEPS)) for _ in shape]
+    reach = [step * (length - 1) for step, length in zip(steps, shape, strict=True)]
+    low = -sum(r for r in reach if r < 0)
+    high = memory.nbytes // dtype.itemsize - 1 - sum(r for r in reach if r > 0)
+    assume(low <= high)
+    start = draw_(st.integers(low, high))
+    strides = tuple(step * dtype.itemsize for step in steps)
+    return np.ndarray(shape, dtype, memory, start * dtype.itemsize, strides)
+
+
+def overlaps_itself(view):
+    """Do two elements have one address?"""
+    offsets = {sum(i * s for i, s in zip(index, view.strides, strict=True)) for index in np.ndindex(view.shape)}
+    return len(offsets) < view.size
+
+
+def refusal(**arguments):
+    """The text of the ValueError of a call, or None."""
+    try:
+        mf.matmul_fused(**arguments)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def arguments_around(name, other, shape):
+    """Operands for a result of this shape, of which the named one is other."""
+    if name == "A":
+        return {"A": other, "B": np.zeros((other.shape[-1], shape[-1]), other.dtype)}
+    if name == "B":
+        return {"A": np.zeros((*shape[:-1], other.shape[-2]), other.dtype), "B": other}
+    outer = {"A": np.zeros((*shape[:-1], 2), other.dtype), "B": np.zeros((2, shape[-1]), other.dtype)}
+    return outer | {name: other}
+
+
+@given(data=st.data())
+@settings(max_examples=600, **SETTINGS)
+def test_two_dimensions_are_judged_exactly(data):
+    memory = np.zeros(60)
+    name = data.draw(st.sampled_from(["A", "B", "bias", "multiply", "C"]))
+    m, n, k = (data.draw(st.integers(1, 6)) for _ in range(3))
+    one_row = data.draw(st.booleans())
+    shape = (n,) if one_row else (m, n)
+    other_shape = {"A": (*shape[:-1], k), "B": (k, n), "bias": (n,)}.get(name, shape)
+    out = data.draw(make_view(memory, shape))
+    other = data.draw(make_view(memory, other_shape))
+    in_place = name == "C" and (other.ctypes.data, other.dtype) == (out.ctypes.data, out.dtype)
+    assume(not in_place)
+    text = refusal(**arguments_around(name, other, shape), out=out)
+    if overlaps_itself(out):
+        assert text == "out has strides that make its elements overlap; pass an array whose elements are distinct"
+    elif np.shares_memory(out, other):
+        assert text is not None
+        assert text.startswith(f"out shares memory with {name}; ")
+    else:
+        assert text is None
+
+
+@given(data=st.data())
+@settings(max_examples=250, **SETTINGS)
+def test_more_dimensions_are_never_wrongly_allowed(data):
+    memory = np.zeros(100)
+    shape = tuple(data.draw(st.integers(1, 3)) for _ in range(data.draw(st.integers(3, 4))))
+    out = data.draw(make_view(memory, shape))
+    A = data.draw(make_view(memory, (*shape[:-1], data.draw(st.integers(1, 3)))))
+    text = refusal(**arguments_around("A", A, shape), out=out)
+    if overlaps_itself(out):
+        assert text is not None
+        assert text.startswith("out has strides that make its elements overlap")
+    elif np.shares_memory(out, A):
+        assert text is not None
+    elif not np.may_share_memory(out, A):  # the ranges of addresses do not meet
+        assert text is None or text.startswith("out has strides")

@@ -1,0 +1,219 @@
+"""The package as a newcomer meets it: version, wheel, light import, types, logger, command line."""
+
+import ast
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import matmul_fused as mf
+from matmul_fused import report
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+HEAVY = ("torch", "jax", "ml_dtypes", "rich", "matplotlib", "importlib.metadata", "matmul_fused.testing")
+
+
+def python(*arguments, check=True, **environment):
+    """A child interpreter outside the repository; MATMUL_FUSED_* of this process is not passed on."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MATMUL_FUSED_")}
+    return subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        check=check,
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env=clean | environment,
+        timeout=600,
+    )
+
+
+# --- version and wheel ---
+
+
+def test_one_version():
+    version = PROJECT["project"]["version"]
+    assert mf.__version__ == version
+    assert importlib.metadata.version("matmul_fused") == version
+    assert mf.info().version == version
+    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == version
+
+
+def test_installed_wheel():
+    distribution = importlib.metadata.distribution("matmul_fused")
+    tags = re.findall(r"^Tag: (.*)$", distribution.read_text("WHEEL"), re.MULTILINE)
+    assert all(tag.startswith(("cp311-abi3-linux", "cp311-abi3-manylinux")) for tag in tags)
+    assert tags
+    assert Path(mf._core.__file__).name == "_core.abi3.so"
+    assert [need for need in distribution.requires if "extra ==" not in need] == ["numpy>=2"]
+    package = Path(mf.__file__).parent
+    assert all((package / name).is_file() for name in ("py.typed", "__init__.pyi", "_core.pyi"))
+
+
+@pytest.mark.slow
+def test_sdist_builds_again_from_itself(tmp_path):
+    pytest.importorskip("build")
+    python("-m", "build", "--sdist", "--outdir", str(tmp_path), str(ROOT))
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    python("-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(sdist))
+    (wheel,) = tmp_path.glob("*.whl")
+    assert re.fullmatch(r"matmul_fused-[\d.]+-cp311-abi3-\w*linux\w*\.whl", wheel.name)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    code = "import matmul_fused as m, numpy as n; print(m.__file__); print(m.matmul_fused(n.eye(2), n.eye(2)).tolist())"
+    lines = python("-c", code, PYTHONPATH=str(tmp_path / "site")).stdout.splitlines()
+    assert lines == [str(tmp_path / "site/matmul_fused/__init__.py"), "[[1.0, 0.0], [0.0, 1.0]]"]
+
+
+# --- import ---
+
+
+def test_import_is_light():
+    code = f"import sys, matmul_fused; print([name for name in {HEAVY} if name in sys.modules])"
+    assert python("-c", code).stdout == "[]\n"
+
+
+def test_testing_is_imported_on_first_use():
+    code = "import sys, matmul_fused as m; m.testing; print('matmul_fused.testing' in sys.modules)"
+    assert python("-c", code).stdout == "True\n"
+
+
+def test_unknown_attribute():
+    with pytest.raises(AttributeError, match="module 'matmul_fused' has no attribute 'matmul'"):
+        mf.matmul  # noqa: B018
+
+
+def test_public_names():
+    assert sorted(mf.__all__) == sorted(dir(mf))
+    assert all(hasattr(mf, name) for name in mf.__all__)
+
+
+# --- logger ---
+
+
+def test_logger_is_silent_unless_asked():
+    logger = logging.getLogger("matmul_fused")
+    assert [type(handler) for handler in logger.handlers] == [logging.NullHandler]
+    assert python("-c", "import matmul_fused").stderr == ""
+
+
+def test_log_level_from_the_environment():
+    lines = python("-c", "import matmul_fused", MATMUL_FUSED_LOG="debug").stderr.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"matmul_fused: DEBUG: version {mf.__version__}, kernels ")
+    assert python("-c", "import matmul_fused", MATMUL_FUSED_LOG="info").stderr == ""
+
+
+def test_unknown_log_level_is_told():
+    assert "MATMUL_FUSED_LOG=loud is not a level" in python("-c", "import matmul_fused", MATMUL_FUSED_LOG="loud").stderr
+
+
+# --- types ---
+
+
+def _mypy(*paths):
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    cache = ROOT / ".mypy_cache"
+    done = python("-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(cache), *map(str, paths), check=False)
+    return done.stdout + done.stderr
+
+
+def test_stubs_for_a_user():
+    path = ROOT / "tests" / "typing" / "user.py"
+    errors = {int(line) for line in re.findall(r"user\.py:(\d+): error", _mypy(path))}
+    wanted = {number for number, line in enumerate(path.read_text().splitlines(), 1) if line.endswith("# error")}
+    assert errors == wanted
+
+
+def test_stubs_for_a_user_of_torch():
+    pytest.importorskip("torch")
+    assert _mypy(ROOT / "tests" / "typing" / "torch_user.py").startswith("Success")
+
+
+def test_stubs_know_the_activations():
+    tree = ast.parse((Path(mf.__file__).parent / "__init__.pyi").read_text())
+    literals = {
+        node.target.id: [item.value for item in ast.walk(node.value) if isinstance(item, ast.Constant)]
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value
+    }
+    plain = set(literals["_ActivationName"]) | {"clamp"}  # clamp only with its bounds
+    assert plain == set(mf.activations)
+    assert set(literals["_GatedName"]) == set(mf.gated_activations)
+
+
+def test_stubs_match_the_package():
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    config = ROOT / "pyproject.toml"
+    done = python("-m", "mypy.stubtest", "matmul_fused", "--concise", "--mypy-config-file", str(config), check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_stubs_document_everything():
+    tree = ast.parse((Path(mf.__file__).parent / "__init__.pyi").read_text())
+    public = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"]
+    documented = {node.name for node in public if ast.get_docstring(node)}
+    assert {node.name for node in public} == documented
+
+
+# --- explain and info ---
+
+
+def test_explanation_prints_as_a_table():
+    a = np.ones((4, 8), np.float32)
+    explanation = mf.explain(a, a.T, activation="relu")
+    assert explanation.kernel in mf.info().kernels
+    assert explanation.flops == 2 * 4 * 4 * 8
+    assert [name for name, _ in explanation.refused] == list(
+        mf.info().kernels[: mf.info().kernels.index(explanation.kernel)]
+    )
+    text = str(explanation)
+    assert repr(explanation) == text
+    assert re.search(rf"^  kernel +{explanation.kernel}$", text, re.MULTILINE)
+    assert re.search(r"^  time +[\d.]+ [mun]?s, modelled$", text, re.MULTILINE)
+
+
+def test_explain_raises_what_the_call_would():
+    a = np.ones((4, 8), np.float32)
+    with pytest.raises(ValueError) as explained:  # noqa: PT011
+        mf.explain(a, a)
+    with pytest.raises(ValueError) as called:  # noqa: PT011
+        mf.matmul_fused(a, a)
+    assert str(explained.value) == str(called.value)
+
+
+def test_info_prints_as_a_table():
+    info = mf.info()
+    text = str(info)
+    assert text.startswith(f"matmul_fused {mf.__version__}\n")
+    for word in (*info.kernels, np.__version__, "AMD and NVIDIA GPUs", *(row[0] for row in info.environment)):
+        assert word in text
+
+
+def test_info_finds_libraries_without_importing_them():
+    code = (
+        "import sys, matmul_fused as m; i = m.info(); print(dict(i.libraries)); "
+        "print([n for n in ('torch', 'jax', 'ml_dtypes') if n in sys.modules])"
+    )
+    found, imported = map(ast.literal_eval, python("-c", code).stdout.splitlines())
+    for name, version in found.items():
+        assert (version is None) == (importlib.util.find_spec(name) is None)
+    assert found["numpy"] == np.__version__
+    assert imported == []
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 s"), (1.25e-5, "12.5 us"), (3e-10, "0.3 ns"), (1e-3, "1 ms"), (2.5, "2.5 s"), (4e9, "4 Gs")],
+)
+def test_engineering_units(value, text):
+    assert report.engineering(value, "s") == text

@@ -1,0 +1,79 @@
+"""The README says what is true: its examples run, its tables are those of the package."""
+
+import doctest
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+import matmul_fused as mf
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def _load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+BLOCKS = _load(ROOT / "tools" / "readme.py").blocks(README)
+EXAMPLES = [source for language, source in BLOCKS if language == "python"]
+SESSIONS = [source for language, source in BLOCKS if language == "pycon"]
+
+
+def run(source):
+    names = {"__name__": "__readme__"}
+    exec(compile(source, "README.md", "exec"), names)
+    return names
+
+
+def table_row(label):
+    return next(line for line in README.splitlines() if line.startswith(f"| {label} |"))
+
+
+def test_numpy_example(capsys):
+    names = run(EXAMPLES[0])
+    assert names["y"].shape == (4, 2048)
+    assert names["h"].shape == (4, 1024)
+    assert "modelled" in capsys.readouterr().out
+
+
+def test_torch_example():
+    torch = pytest.importorskip("torch")
+    names = run(EXAMPLES[0] + EXAMPLES[1])
+    layer = names["layer"]
+    torch.testing.assert_close(names["t"], torch.relu(layer(torch.ones(4, 512))))
+
+
+def test_every_example_is_tested():
+    assert (len(EXAMPLES), len(SESSIONS)) == (2, 1)
+
+
+def test_error_is_the_real_one(capsys):
+    session = doctest.DocTestParser().get_doctest(SESSIONS[0], run(EXAMPLES[0]), "README.md", "README.md", 0)
+    assert session.examples
+    results = doctest.DocTestRunner().run(session, clear_globs=False)
+    assert results.failed == 0, capsys.readouterr().out
+
+
+def test_environment_table():
+    rows = re.findall(r"^\| `(MATMUL_FUSED_\w+)` \| (.*) \|$", README, re.MULTILINE)
+    assert rows == [(name, meaning) for name, meaning, _ in mf.info().environment]
+
+
+@pytest.mark.parametrize(("label", "names"), [("activations", mf.activations), ("gated", mf.gated_activations)])
+def test_activation_rows(label, names):
+    words = re.findall(r"\w+", table_row(label))
+    assert [name for name in names if name not in words] == []
+
+
+def test_gated_row_has_the_layouts():
+    assert all(layout in table_row("gated") for layout in ("halves", "halves_up_first", "interleaved", "pair"))
+
+
+def test_one_screen():
+    assert len(README.splitlines()) <= 80

@@ -1,0 +1,168 @@
+"""Every kernel on the case list: the pairwise covering sample, or with --full all cases.
+
+The sample runs as the plan chooses and again with every kernel row forced. A row may refuse a case, for the reason
+that explain gives; then it must not have run anything. With --full, every case runs as the plan chooses and with one
+of the rows, in turn, in chunks of the list.
+"""
+
+import numpy as np
+import pytest
+
+import matmul_fused as mf
+from matmul_fused import _core
+from matmul_fused.testing import all_cases, covering_sample, force_kernel, run_case
+from matmul_fused.testing.inputs import make_inputs
+from matmul_fused.testing.run import NumPyTransfer, call_arguments
+
+KERNELS = tuple(_core.info()["kernels"])
+CHUNK = 150
+SHOWN = 5  # failures of a chunk that are shown in full
+
+ran = dict.fromkeys(KERNELS, 0)
+refusals = {kernel: {} for kernel in KERNELS}  # reason -> cases
+
+
+def pytest_generate_tests(metafunc):
+    config = metafunc.config
+    if "chunk" in metafunc.fixturenames:
+        count = len(all_cases()) if config.getoption("full") else 0
+        chunks = [range(i, min(i + CHUNK, count)) for i in range(0, count, CHUNK)]
+        metafunc.parametrize("chunk", chunks, ids=[f"{c.start}-{c.stop - 1}" for c in chunks])
+    elif "kernel" in metafunc.fixturenames:
+        sample = covering_sample(config.mmf_seed)
+        rows = [(case, kernel) for case in sample for kernel in (None, *KERNELS)]
+        ids = [f"{kernel or 'chosen'}-{case.id}" for case, kernel in rows]
+        metafunc.parametrize(("case", "kernel"), rows, ids=ids)
+
+
+def run_or_refuse(case, seed, kernel):
+    """Run the case. The figures, or None if the forced row refused it, and rightly so."""
+    text = None
+    try:
+        outcome = run_case(case, seed, kernel=kernel)
+    except NotImplementedError as error:
+        if kernel is None:
+            raise
+        text = str(error)
+    if text is not None:
+        reason = refusal(case, seed, kernel)
+        assert reason in text, f"{kernel}: the error does not give explain's reason {reason!r}: {text}"
+        refusals[kernel][reason] = refusals[kernel].get(reason, 0) + 1
+        return None
+    if kernel:
+        ran[kernel] += 1
+    return outcome
+
+
+def refusal(case, seed, kernel):
+    """The reason that explain gives for a row's refusal of a case."""
+    arguments, _ = call_arguments(make_inputs(case, seed), NumPyTransfer(), mf)
+    explanation = mf.explain(**arguments)
+    assert explanation.kernel != kernel, f"{kernel} refuses the case when forced, yet the plan chooses it"
+    reasons = dict(explanation.refused)
+    if kernel in reasons:
+        return reasons[kernel]
+    with force_kernel(kernel), pytest.raises(NotImplementedError) as caught:  # a row behind the chosen one
+        mf.explain(**arguments)
+    text = str(caught.value)
+    assert kernel in text
+    return text[text.index(kernel) :].splitlines()[0]
+
+
+@pytest.mark.timeout(120)
+def test_sample(case, kernel, sweep_seed, accounts, pytestconfig):
+    outcome = run_or_refuse(case, sweep_seed, kernel)
+    if kernel is not None:
+        return
+    accounts.count(case.topics)
+    accounts.sample_complete = ran_all_of_sample(pytestconfig)
+    record(accounts, outcome)
+
+
+def ran_all_of_sample(config, done=[0]):  # noqa: B006
+    done[0] += 1
+    return done[0] == len(covering_sample(config.mmf_seed))
+
+
+def record(accounts, outcome):
+    """Keep the worst ratios of error to bound by dtypes."""
+    key = f"{outcome.case.dtype}->{outcome.case.result_dtype}"
+    worst = accounts.worst.setdefault(key, {"cases": 0, "elements": 0, "max_ratio": 0.0, "rms_ratio": 0.0})
+    worst["cases"] += 1
+    worst["elements"] += outcome.out.elements
+    worst["max_ratio"] = max(worst["max_ratio"], outcome.out.max_ratio)
+    worst["rms_ratio"] = max(worst["rms_ratio"], outcome.out.rms_ratio or 0.0)
+
+
+@pytest.mark.timeout(900)
+def test_full(chunk, sweep_seed, accounts):
+    failures = []
+    for number in chunk:
+        case = all_cases()[number]
+        accounts.count(case.topics)
+        for kernel in (None, KERNELS[number % len(KERNELS)]):
+            try:
+                outcome = run_or_refuse(case, sweep_seed, kernel)
+            except Exception as error:
+                failures.append(f"{kernel or 'chosen'}-{case.id}\n{type(error).__name__}: {error}")
+                continue
+            if kernel is None:
+                record(accounts, outcome)
+    if failures:
+        shown = "\n\n".join(failures[:SHOWN])
+        pytest.fail(f"{len(failures)} of {2 * len(chunk)} runs failed:\n\n{shown}", pytrace=False)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_row_was_forced(kernel, accounts):
+    """Comes after the sweeps. A row that this machine cannot run says so."""
+    if not ran[kernel] and not refusals[kernel]:
+        pytest.skip("the sweep was not part of this run")
+    for reason, count in sorted(refusals[kernel].items()):
+        accounts.say("kernel rows", f"{kernel} refused {count} cases: {reason}")
+    accounts.say("kernel rows", f"{kernel} ran {ran[kernel]} cases")
+    if not ran[kernel]:
+        pytest.skip(f"{kernel} ran nothing: {next(iter(refusals[kernel]))}")
+
+
+@pytest.mark.parametrize("kernel", [None, *KERNELS])
+def test_same_bits_whatever_the_threads(kernel, sweep_seed):
+    threads = mf.get_num_threads()
+    cases = [case for case in covering_sample(sweep_seed) if case.flops > 200_000][:40]
+    assert len(cases) == 40
+    try:
+        for case in cases:
+            results = []
+            for count in (1, 2, 3, 7):
+                mf.set_num_threads(count)
+                inputs = make_inputs(case, sweep_seed)
+                try:
+                    with force_kernel(kernel):
+                        arguments, _ = call_arguments(inputs, NumPyTransfer(), mf)
+                        out = mf.matmul_fused(**arguments)
+                except NotImplementedError:
+                    continue
+                results.append(np.ascontiguousarray(out).view(np.uint8).tobytes())
+            assert len(set(results)) <= 1, f"{case.id}: other bits with other numbers of threads"
+    finally:
+        mf.set_num_threads(threads)
+
+
+def test_force_kernel_nests_and_comes_back():
+    first, last = KERNELS[0], KERNELS[-1]
+    a = np.ones((2, 2), np.float32)
+    unforced = mf.explain(a, a).kernel
+    with force_kernel(last):
+        assert mf.explain(a, a).kernel == last
+        with force_kernel(first):
+            pass
+        assert mf.explain(a, a).kernel == last
+        with force_kernel(None):
+            assert mf.explain(a, a).kernel == unforced
+        with pytest.raises(ZeroDivisionError), force_kernel(first):
+            raise ZeroDivisionError
+        assert mf.explain(a, a).kernel == last
+    assert mf.explain(a, a).kernel == unforced
+    with pytest.raises(ValueError, match="no_such"), force_kernel("no_such"):
+        pass
+    assert mf.explain(a, a).kernel == unforced

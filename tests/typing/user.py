@@ -1,0 +1,53 @@
+"""A user's file for `mypy --strict` (run by test_package.py). A line that ends in `# error` must be refused."""
+
+from typing import Any, assert_type
+
+import numpy as np
+from numpy.typing import NDArray
+
+import matmul_fused as mf
+
+
+class Producer:
+    """An array of a library that matmul_fused does not know."""
+
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        raise NotImplementedError
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+a = np.ones((2, 3), dtype=np.float32)
+b = np.ones((3, 4), dtype=np.float32)
+bias = np.ones(4, dtype=np.float32)
+halves = np.ones((2, 4), dtype=np.float16)
+packed = mf.prepack(b)
+
+assert_type(mf.matmul_fused(a, b), NDArray[np.float32])
+assert_type(mf.matmul_fused(a, b, bias, "relu"), NDArray[np.float32])
+assert_type(
+    mf.matmul_fused(a, packed, bias, ("leaky_relu", 0.2), alpha=np.float64(2), beta=1, C=bias), NDArray[np.float32]
+)
+assert_type(mf.matmul_fused(a, (b, b), (bias, bias), "swiglu"), NDArray[np.float32])
+assert_type(mf.matmul_fused(a, b, activation=("swiglu_oai", 7.0), gate_layout="interleaved"), NDArray[np.float32])
+assert_type(mf.matmul_fused(a, b, out_dtype="float64"), NDArray[Any])
+assert_type(mf.matmul_fused(a, Producer()), NDArray[np.float32])
+assert_type(mf.matmul_fused(Producer(), b, bias), mf.Array)
+assert_type(mf.explain(a, b, bias, "gelu").kernel, str)
+assert_type(mf.info().threads, int)
+assert_type(packed.shape, tuple[int, int])
+np.from_dlpack(mf.matmul_fused(Producer(), b))
+
+out: NDArray[np.float64] = np.empty((2, 4))
+same: NDArray[np.float64] = mf.matmul_fused(a, b, out=out)
+for name in mf.activations + mf.gated_activations:
+    print(name.upper(), mf.__version__)
+mf.set_num_threads(mf.get_num_threads())
+
+mf.matmul_fused(a, b, bias, "gelo")  # error
+mf.matmul_fused([[1.0]], b)  # error
+mf.matmul_fused(a, b, alpha=a)  # error
+mf.matmul_fused(a, b, None, ("clamp", 0.0))  # error
+mf.matmul_fused(a, b, gate_layout="quarters")  # error
+mf.prepack(b, "auto")  # error
