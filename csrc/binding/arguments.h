@@ -6,16 +6,18 @@
 
 typedef struct mmf_signature {
     const char *function;
-    int required, positional, count; /* the first `required` must be given, the first `positional` may be positional */
-    const mmf_name *names;           /* names of all `count` parameters */
+    int required, positional,
+        count; /* the first `required` must be given, the first `positional` may be positional */
+    const mmf_name *names; /* names of all `count` parameters */
 } mmf_signature;
 
 /* Fill values[count]; NULL where not given. Returns 0, or -1 with TypeError. */
-int mmf_parse_arguments(const mmf_state *state, const mmf_signature *signature, PyObject *const *arguments,
-                        Py_ssize_t count, PyObject *keywords, PyObject **values);
+int mmf_parse_arguments(const mmf_state *state, const mmf_signature *signature,
+                        PyObject *const *arguments, Py_ssize_t count, PyObject *keywords,
+                        PyObject **values);
 
 /* The same for a slot that is called with a tuple and a dict. */
-int mmf_parse_tuple(const mmf_state *state, const mmf_signature *signature, PyObject *arguments, PyObject *keywords,
-                    PyObject **values);
+int mmf_parse_tuple(const mmf_state *state, const mmf_signature *signature, PyObject *arguments,
+                    PyObject *keywords, PyObject **values);
 
 #endif

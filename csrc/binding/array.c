@@ -1,4 +1,5 @@
-/* mf.Array: owned host memory that any DLPack consumer can take. Path of a call: last stop, if A's library is unknown. */
+/* mf.Array: owned host memory that any DLPack consumer can take. Path of a call: last stop, if A's
+ * library is unknown. */
 #include "binding/array.h"
 
 #include "binding/arguments.h"
@@ -8,8 +9,7 @@
 #include <string.h>
 
 typedef struct array_object {
-    PyObject_HEAD
-    mmf_tensor tensor; /* data owned, from aligned_alloc */
+    PyObject_HEAD mmf_tensor tensor; /* data owned, from aligned_alloc */
 } array_object;
 
 const mmf_tensor *mmf_array_tensor(PyObject *array)
@@ -82,11 +82,13 @@ static PyObject *array_repr(PyObject *self)
     char shape[MMF_SHAPE_TEXT], device[24];
     const mmf_tensor *tensor = mmf_array_tensor(self);
     return PyUnicode_FromFormat("<matmul_fused.Array shape=%s dtype=%s device=%s>",
-                                mmf_shape_text(tensor->ndim, tensor->shape, shape), mmf_dtypes[tensor->dtype].name,
+                                mmf_shape_text(tensor->ndim, tensor->shape, shape),
+                                mmf_dtypes[tensor->dtype].name,
                                 mmf_device_name(tensor->device, device));
 }
 
-/* --- DLPack export. The managed tensor owns a reference to the Array and its own copy of shape and strides. --- */
+/* --- DLPack export. The managed tensor owns a reference to the Array and its own copy of shape and
+ * strides. --- */
 
 typedef struct exported {
     union {
@@ -147,7 +149,8 @@ static PyObject *export_capsule(PyObject *owner, bool versioned, uint64_t flags)
     else
         self->managed.legacy = (DLManagedTensor){view, self, delete_legacy};
     self->owner = Py_NewRef(owner);
-    PyObject *capsule = PyCapsule_New(&self->managed, versioned ? "dltensor_versioned" : "dltensor", drop_capsule);
+    PyObject *capsule =
+        PyCapsule_New(&self->managed, versioned ? "dltensor_versioned" : "dltensor", drop_capsule);
     if (!capsule)
         free_exported(self);
     return capsule;
@@ -179,9 +182,11 @@ static int check_dl_device(PyObject *dl_device)
     return same == 1 ? 0 : -1;
 }
 
-static PyObject *array_dlpack(PyObject *self, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords)
+static PyObject *array_dlpack(PyObject *self, PyObject *const *arguments, Py_ssize_t count,
+                              PyObject *keywords)
 {
-    static const mmf_name names[] = {MMF_NAME_STREAM, MMF_NAME_MAX_VERSION, MMF_NAME_DL_DEVICE, MMF_NAME_COPY};
+    static const mmf_name names[] = {MMF_NAME_STREAM, MMF_NAME_MAX_VERSION, MMF_NAME_DL_DEVICE,
+                                     MMF_NAME_COPY};
     static const mmf_signature signature = {"__dlpack__", 0, 0, 4, names};
     mmf_state *state = mmf_state_of_type(Py_TYPE(self));
     PyObject *values[4];
@@ -222,8 +227,10 @@ static PyGetSetDef array_getset[] = {
 
 static PyMethodDef array_methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))array_dlpack, METH_FASTCALL | METH_KEYWORDS,
-     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n\nA DLPack capsule that shares the memory."},
-    {"__dlpack_device__", array_dlpack_device, METH_NOARGS, "__dlpack_device__()\n\n(device type, ordinal): (1, 0)."},
+     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n\nA DLPack capsule "
+     "that shares the memory."},
+    {"__dlpack_device__", array_dlpack_device, METH_NOARGS,
+     "__dlpack_device__()\n\n(device type, ordinal): (1, 0)."},
     {0},
 };
 

@@ -4,7 +4,8 @@
 
 #include "binding/state.h"
 
-/* A new C-contiguous host Array of tensor's shape and dtype, 64-byte aligned; sets tensor->data. NULL with an exception. */
+/* A new C-contiguous host Array of tensor's shape and dtype, 64-byte aligned; sets tensor->data.
+ * NULL with an exception. */
 PyObject *mmf_array_new(mmf_state *state, mmf_tensor *tensor);
 
 /* The tensor of an Array, valid while it lives. */

@@ -1,4 +1,5 @@
-/* matmul_fused(): the table of contents of a call. parse, import, problem, plan, output, run, return. */
+/* matmul_fused(): the table of contents of a call. parse, import, problem, plan, output, run,
+ * return. */
 #include "binding/call.h"
 
 #include "binding/arguments.h"
@@ -9,14 +10,29 @@
 #include "plan/plan.h"
 
 enum { /* positions in the signature */
-    ARG_A, ARG_B, ARG_BIAS, ARG_ACTIVATION, ARG_ALPHA, ARG_BETA, ARG_C, ARG_MULTIPLY, ARG_PREACTIVATION, ARG_GATE_LAYOUT,
-    ARG_OUT, ARG_OUT_DTYPE, ARG_ALLOW_TF32, ARG_STREAM, ARG_COUNT
+       ARG_A,
+       ARG_B,
+       ARG_BIAS,
+       ARG_ACTIVATION,
+       ARG_ALPHA,
+       ARG_BETA,
+       ARG_C,
+       ARG_MULTIPLY,
+       ARG_PREACTIVATION,
+       ARG_GATE_LAYOUT,
+       ARG_OUT,
+       ARG_OUT_DTYPE,
+       ARG_ALLOW_TF32,
+       ARG_STREAM,
+       ARG_COUNT
 };
 
 static const mmf_name signature_names[ARG_COUNT] = {
-    MMF_NAME_A, MMF_NAME_B, MMF_NAME_BIAS, MMF_NAME_ACTIVATION, MMF_NAME_ALPHA, MMF_NAME_BETA, MMF_NAME_C,
-    MMF_NAME_MULTIPLY, MMF_NAME_PREACTIVATION, MMF_NAME_GATE_LAYOUT, MMF_NAME_OUT, MMF_NAME_OUT_DTYPE,
-    MMF_NAME_ALLOW_TF32, MMF_NAME_STREAM,
+    MMF_NAME_A,           MMF_NAME_B,        MMF_NAME_BIAS,
+    MMF_NAME_ACTIVATION,  MMF_NAME_ALPHA,    MMF_NAME_BETA,
+    MMF_NAME_C,           MMF_NAME_MULTIPLY, MMF_NAME_PREACTIVATION,
+    MMF_NAME_GATE_LAYOUT, MMF_NAME_OUT,      MMF_NAME_OUT_DTYPE,
+    MMF_NAME_ALLOW_TF32,  MMF_NAME_STREAM,
 };
 
 static bool given(PyObject *value)
@@ -59,7 +75,8 @@ static mmf_status add_import(mmf_state *state, mmf_call *call, PyObject *object,
 }
 
 /* B, or one of a pair. A PackedMatrix needs no import: the argument keeps it alive. */
-static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object, const char *name, bool up, bool pair)
+static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object, const char *name,
+                             bool up, bool pair)
 {
     mmf_request *request = &call->request;
     const mmf_tensor **tensor = up ? &request->b_up : &request->b;
@@ -70,8 +87,11 @@ static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object,
         return add_import(state, call, object, name, tensor);
     const mmf_packed *weight = (const mmf_packed *)object;
     if (pair && weight->gate != MMF_GATE_NONE)
-        return mmf_fail(MMF_VALUE_ERROR, "%s was prepacked with a gate_layout; pass it alone, or pack each of the pair "
-                                         "without", name);
+        return mmf_fail(
+            MMF_VALUE_ERROR,
+            "%s was prepacked with a gate_layout; pass it alone, or pack each of the pair "
+            "without",
+            name);
     call->packed[up] = weight->weight;
     *tensor = &call->packed[up];
     request->packed = weight->layout;
@@ -84,7 +104,8 @@ static mmf_status pair_size(PyObject *object, const char *name)
 {
     if (PyTuple_Size(object) == 2)
         return MMF_OK;
-    return mmf_fail(MMF_VALUE_ERROR, "%s is a tuple of %zd; a pair is (gate, up)", name, PyTuple_Size(object));
+    return mmf_fail(MMF_VALUE_ERROR, "%s is a tuple of %zd; a pair is (gate, up)", name,
+                    PyTuple_Size(object));
 }
 
 static mmf_status import_weight(mmf_state *state, mmf_call *call, PyObject *object)
@@ -105,9 +126,11 @@ static mmf_status import_bias(mmf_state *state, mmf_call *call, PyObject *object
         return add_import(state, call, object, "bias", &call->request.bias);
     mmf_status status = pair_size(object, "bias");
     if (!status)
-        status = add_import(state, call, PyTuple_GetItem(object, 0), "bias[0]", &call->request.bias);
+        status =
+            add_import(state, call, PyTuple_GetItem(object, 0), "bias[0]", &call->request.bias);
     if (!status)
-        status = add_import(state, call, PyTuple_GetItem(object, 1), "bias[1]", &call->request.bias_up);
+        status =
+            add_import(state, call, PyTuple_GetItem(object, 1), "bias[1]", &call->request.bias_up);
     return status;
 }
 
@@ -124,7 +147,8 @@ static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf
     if (!status && given(values[ARG_MULTIPLY]))
         status = add_import(state, call, values[ARG_MULTIPLY], "multiply", &request->multiply);
     if (!status && given(values[ARG_PREACTIVATION]))
-        status = add_import(state, call, values[ARG_PREACTIVATION], "preactivation", &request->preactivation);
+        status = add_import(state, call, values[ARG_PREACTIVATION], "preactivation",
+                            &request->preactivation);
     if (!status && given(values[ARG_OUT])) {
         call->out = values[ARG_OUT];
         status = add_import(state, call, call->out, "out", &request->out);
@@ -139,8 +163,8 @@ static mmf_status check_stream(PyObject *stream, mmf_device device)
     return mmf_fail(MMF_VALUE_ERROR, "stream must be None for operands on the CPU");
 }
 
-mmf_status mmf_call_begin(mmf_state *state, const char *function, PyObject *const *arguments, Py_ssize_t count,
-                          PyObject *keywords, mmf_call *call)
+mmf_status mmf_call_begin(mmf_state *state, const char *function, PyObject *const *arguments,
+                          Py_ssize_t count, PyObject *keywords, mmf_call *call)
 {
     const mmf_signature signature = {function, 2, 4, ARG_COUNT, signature_names};
     PyObject *values[ARG_COUNT];
@@ -181,7 +205,8 @@ static mmf_status run(const mmf_plan *plan, const mmf_problem *problem)
     return status;
 }
 
-PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords)
+PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
+                           PyObject *keywords)
 {
     mmf_state *state = mmf_state_of(module);
     mmf_call call;
@@ -191,7 +216,8 @@ PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssiz
     if (!status)
         status = mmf_plan_choose(&call.problem, &plan);
     if (!status) {
-        result = call.out ? Py_NewRef(call.out) : mmf_output_new(state, &call.import[0], &call.result);
+        result =
+            call.out ? Py_NewRef(call.out) : mmf_output_new(state, &call.import[0], &call.result);
         status = result ? MMF_OK : MMF_PYTHON_ERROR;
     }
     if (!status) {

@@ -12,18 +12,20 @@ enum { MMF_CALL_IMPORTS = 9 };
 typedef struct mmf_call {
     mmf_request request;
     mmf_problem problem;
-    mmf_tensor result;  /* of mmf_problem_make(): out, or what is to be allocated */
-    PyObject *out;      /* borrowed; NULL if not given */
+    mmf_tensor result; /* of mmf_problem_make(): out, or what is to be allocated */
+    PyObject *out;     /* borrowed; NULL if not given */
     int imports;
     mmf_import import[MMF_CALL_IMPORTS]; /* the first one is A */
     mmf_tensor packed[2];
 } mmf_call;
 
-/* Parse and import the arguments of matmul_fused and check them. After a failure too, mmf_call_end() is due. */
-mmf_status mmf_call_begin(mmf_state *state, const char *function, PyObject *const *arguments, Py_ssize_t count,
-                          PyObject *keywords, mmf_call *call);
+/* Parse and import the arguments of matmul_fused and check them. After a failure too,
+ * mmf_call_end() is due. */
+mmf_status mmf_call_begin(mmf_state *state, const char *function, PyObject *const *arguments,
+                          Py_ssize_t count, PyObject *keywords, mmf_call *call);
 void mmf_call_end(mmf_call *call);
 
-PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords);
+PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
+                           PyObject *keywords);
 
 #endif

@@ -10,15 +10,17 @@
 
 mmf_status mmf_refuse_dtype(const char *name, const char *dtype)
 {
-    return mmf_fail(MMF_TYPE_ERROR, "%s has dtype %s; matmul_fused takes float32, float64, float16 and bfloat16", name,
-                    dtype);
+    return mmf_fail(MMF_TYPE_ERROR,
+                    "%s has dtype %s; matmul_fused takes float32, float64, float16 and bfloat16",
+                    name, dtype);
 }
 
 mmf_status mmf_check_rank(const char *name, int64_t ndim)
 {
     if (ndim <= MMF_MAX_RANK)
         return MMF_OK;
-    return mmf_fail(MMF_NOT_IMPLEMENTED, "%s has %lld axes; at most %d are supported, merge some by reshape", name,
+    return mmf_fail(MMF_NOT_IMPLEMENTED,
+                    "%s has %lld axes; at most %d are supported, merge some by reshape", name,
                     (long long)ndim, MMF_MAX_RANK);
 }
 
@@ -27,8 +29,10 @@ mmf_status mmf_check_alignment(const char *name, const mmf_tensor *tensor)
     int64_t size = mmf_dtypes[tensor->dtype].size;
     if (((uintptr_t)tensor->data & (uintptr_t)(size - 1)) == 0)
         return MMF_OK;
-    return mmf_fail(MMF_VALUE_ERROR, "%s lies at an address that is no multiple of its item size (%lld); copy it first",
-                    name, (long long)size);
+    return mmf_fail(
+        MMF_VALUE_ERROR,
+        "%s lies at an address that is no multiple of its item size (%lld); copy it first", name,
+        (long long)size);
 }
 
 static mmf_status view_device(DLDevice given, const char *name, mmf_device *device)
@@ -47,21 +51,25 @@ static mmf_status view_device(DLDevice given, const char *name, mmf_device *devi
         *device = (mmf_device){MMF_ROCM, given.device_id};
         return MMF_OK;
     default:
-        return mmf_fail(MMF_NOT_IMPLEMENTED, "%s is on a device of DLPack type %d; matmul_fused knows CPU, CUDA and ROCm",
-                        name, (int)given.device_type);
+        return mmf_fail(
+            MMF_NOT_IMPLEMENTED,
+            "%s is on a device of DLPack type %d; matmul_fused knows CPU, CUDA and ROCm", name,
+            (int)given.device_type);
     }
 }
 
 static mmf_status view_dtype(DLDataType given, const char *name, mmf_dtype *dtype)
 {
-    static const char *const codes[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+    static const char *const codes[] = {"int",    "uint",    "float", "opaque",
+                                        "bfloat", "complex", "bool"};
     *dtype = mmf_dtype_from_dlpack(given.code, given.bits);
     if (*dtype != MMF_ABSENT && given.lanes == 1)
         return MMF_OK;
     char text[64];
-    int length = given.code < sizeof codes / sizeof *codes
-                     ? snprintf(text, sizeof text, "%s%d", codes[given.code], given.bits)
-                     : snprintf(text, sizeof text, "DLPack code %d with %d bits", given.code, given.bits);
+    int length =
+        given.code < sizeof codes / sizeof *codes
+            ? snprintf(text, sizeof text, "%s%d", codes[given.code], given.bits)
+            : snprintf(text, sizeof text, "DLPack code %d with %d bits", given.code, given.bits);
     if (given.lanes != 1)
         snprintf(text + length, sizeof text - (size_t)length, " with %d lanes", given.lanes);
     return mmf_refuse_dtype(name, text);
@@ -70,8 +78,8 @@ static mmf_status view_dtype(DLDataType given, const char *name, mmf_dtype *dtyp
 mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *tensor)
 {
     if (dl->ndim < 0 || (dl->ndim > 0 && !dl->shape))
-        return mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack tensor has %d axes and %s shape", name, (int)dl->ndim,
-                        dl->shape ? "a" : "no");
+        return mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack tensor has %d axes and %s shape", name,
+                        (int)dl->ndim, dl->shape ? "a" : "no");
     mmf_status status = view_dtype(dl->dtype, name, &tensor->dtype);
     if (!status)
         status = view_device(dl->device, name, &tensor->device);
@@ -96,7 +104,8 @@ mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *t
     return mmf_check_alignment(name, tensor);
 }
 
-mmf_status mmf_import_tensor(mmf_state *state, PyObject *object, const char *name, mmf_import *import)
+mmf_status mmf_import_tensor(mmf_state *state, PyObject *object, const char *name,
+                             mmf_import *import)
 {
     import->object = object;
     import->legacy = NULL;

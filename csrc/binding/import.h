@@ -6,7 +6,8 @@
 #include "problem/status.h"
 #include "problem/tensor.h"
 
-/* An imported operand. The Python object (held by the caller) or the DLPack capsule keeps the memory alive. */
+/* An imported operand. The Python object (held by the caller) or the DLPack capsule keeps the
+ * memory alive. */
 typedef struct mmf_import {
     mmf_tensor tensor;
     PyObject *object; /* borrowed */
@@ -16,9 +17,11 @@ typedef struct mmf_import {
     DLManagedTensorVersioned *versioned;
 } mmf_import;
 
-/* Import object, called name in errors. TypeError: no array, or a dtype or kind of array that has no meaning here;
- * BufferError: the producer broke DLPack's protocol; ValueError: a view that must be copied or resolved first. */
-mmf_status mmf_import_tensor(mmf_state *state, PyObject *object, const char *name, mmf_import *import);
+/* Import object, called name in errors. TypeError: no array, or a dtype or kind of array that has
+ * no meaning here; BufferError: the producer broke DLPack's protocol; ValueError: a view that must
+ * be copied or resolved first. */
+mmf_status mmf_import_tensor(mmf_state *state, PyObject *object, const char *name,
+                             mmf_import *import);
 
 /* Give the capsule's tensor back to its producer. */
 void mmf_import_release(mmf_import *import);
@@ -26,7 +29,8 @@ void mmf_import_release(mmf_import *import);
 /* --- one per way of import (import_types.c, import_exchange.c, import_capsule.c, numpy.c) --- */
 
 /* Kind and exchange API of a type, from the cache or found out. */
-mmf_status mmf_find_type(mmf_state *state, PyObject *object, const char *name, mmf_type_facts *facts);
+mmf_status mmf_find_type(mmf_state *state, PyObject *object, const char *name,
+                         mmf_type_facts *facts);
 
 mmf_status mmf_import_exchange(mmf_state *state, const char *name, mmf_import *import);
 mmf_status mmf_import_capsule(mmf_state *state, const char *name, mmf_import *import);

@@ -15,7 +15,8 @@ static mmf_status ask_device(mmf_state *state, PyObject *object, const char *nam
         return call_failed(state, name, "__dlpack_device__");
     mmf_status status = MMF_OK;
     if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
-        status = mmf_fail(MMF_BUFFER_ERROR, "%s: its __dlpack_device__() returned no pair (type, id)", name);
+        status = mmf_fail(MMF_BUFFER_ERROR,
+                          "%s: its __dlpack_device__() returned no pair (type, id)", name);
     } else {
         device->device_type = (int32_t)PyLong_AsLong(PyTuple_GetItem(pair, 0));
         device->device_id = PyErr_Occurred() ? 0 : (int32_t)PyLong_AsLong(PyTuple_GetItem(pair, 1));
@@ -26,19 +27,21 @@ static mmf_status ask_device(mmf_state *state, PyObject *object, const char *nam
     return status;
 }
 
-/* __dlpack__(max_version=(1, 3)); a producer that knows no max_version raises TypeError and is called bare. Memory that
- * is not the host's is asked for without synchronisation (stream=-1). */
+/* __dlpack__(max_version=(1, 3)); a producer that knows no max_version raises TypeError and is
+ * called bare. Memory that is not the host's is asked for without synchronisation (stream=-1). */
 static PyObject *ask_capsule(mmf_state *state, PyObject *object, bool host)
 {
     PyObject *method = PyObject_GetAttr(object, state->names[MMF_NAME_DLPACK]);
     PyObject *none = method ? PyTuple_New(0) : NULL;
     PyObject *keywords = none ? PyDict_New() : NULL;
     PyObject *stream = keywords ? PyLong_FromLong(-1) : NULL, *capsule = NULL;
-    if (stream && !PyDict_SetItem(keywords, state->names[MMF_NAME_MAX_VERSION], state->max_version) &&
+    if (stream &&
+        !PyDict_SetItem(keywords, state->names[MMF_NAME_MAX_VERSION], state->max_version) &&
         (host || !PyDict_SetItem(keywords, state->names[MMF_NAME_STREAM], stream)))
         capsule = PyObject_Call(method, none, keywords);
     if (!capsule && stream && PyErr_ExceptionMatches(PyExc_TypeError)) {
-        PyErr_Clear(); /* lint: a producer older than max_version; the bare call tells its own error */
+        PyErr_Clear(); /* lint: a producer older than max_version; the bare call tells its own error
+                        */
         capsule = PyObject_Call(method, none, NULL);
     }
     Py_XDECREF(stream);
@@ -48,8 +51,10 @@ static PyObject *ask_capsule(mmf_state *state, PyObject *object, bool host)
     return capsule;
 }
 
-/* Take the tensor out of the capsule (renamed, so that the capsule's own destructor leaves it alone). */
-static mmf_status take_tensor(PyObject *capsule, const char *name, mmf_import *import, const DLTensor **view)
+/* Take the tensor out of the capsule (renamed, so that the capsule's own destructor leaves it
+ * alone). */
+static mmf_status take_tensor(PyObject *capsule, const char *name, mmf_import *import,
+                              const DLTensor **view)
 {
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         DLManagedTensorVersioned *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
@@ -57,8 +62,10 @@ static mmf_status take_tensor(PyObject *capsule, const char *name, mmf_import *i
             return MMF_PYTHON_ERROR;
         import->versioned = tensor;
         if (tensor->version.major != MMF_DLPACK_MAJOR)
-            return mmf_fail(MMF_BUFFER_ERROR, "%s: its __dlpack__() gave DLPack version %u.%u; matmul_fused reads %d.x",
-                            name, tensor->version.major, tensor->version.minor, MMF_DLPACK_MAJOR);
+            return mmf_fail(
+                MMF_BUFFER_ERROR,
+                "%s: its __dlpack__() gave DLPack version %u.%u; matmul_fused reads %d.x", name,
+                tensor->version.major, tensor->version.minor, MMF_DLPACK_MAJOR);
         *view = &tensor->dl_tensor;
         return MMF_OK;
     }
@@ -72,11 +79,14 @@ static mmf_status take_tensor(PyObject *capsule, const char *name, mmf_import *i
     }
     char type[96];
     if (!PyCapsule_CheckExact(capsule))
-        return mmf_fail(MMF_BUFFER_ERROR, "%s: its __dlpack__() returned a %s, not a DLPack capsule", name,
+        return mmf_fail(MMF_BUFFER_ERROR,
+                        "%s: its __dlpack__() returned a %s, not a DLPack capsule", name,
                         mmf_type_name(capsule, type));
     const char *given = PyCapsule_GetName(capsule);
-    return mmf_fail(MMF_BUFFER_ERROR, "%s: its __dlpack__() returned a capsule named \"%.64s\"; matmul_fused reads "
-                                      "\"dltensor_versioned\" and \"dltensor\"", name, given ? given : "");
+    return mmf_fail(MMF_BUFFER_ERROR,
+                    "%s: its __dlpack__() returned a capsule named \"%.64s\"; matmul_fused reads "
+                    "\"dltensor_versioned\" and \"dltensor\"",
+                    name, given ? given : "");
 }
 
 mmf_status mmf_import_capsule(mmf_state *state, const char *name, mmf_import *import)
@@ -93,10 +103,12 @@ mmf_status mmf_import_capsule(mmf_state *state, const char *name, mmf_import *im
         return call_failed(state, name, "__dlpack__");
     status = take_tensor(capsule, name, import, &view);
     Py_DECREF(capsule);
-    if (!status && (view->device.device_type != device.device_type || view->device.device_id != device.device_id))
-        status = mmf_fail(MMF_BUFFER_ERROR, "%s: its __dlpack_device__() says (%d, %d) but its capsule (%d, %d)", name,
-                          (int)device.device_type, (int)device.device_id, (int)view->device.device_type,
-                          (int)view->device.device_id);
+    if (!status && (view->device.device_type != device.device_type ||
+                    view->device.device_id != device.device_id))
+        status = mmf_fail(MMF_BUFFER_ERROR,
+                          "%s: its __dlpack_device__() says (%d, %d) but its capsule (%d, %d)",
+                          name, (int)device.device_type, (int)device.device_id,
+                          (int)view->device.device_type, (int)view->device.device_id);
     if (!status)
         status = mmf_view_dltensor(view, name, &import->tensor);
     /* An unversioned capsule cannot say that it may be written. */

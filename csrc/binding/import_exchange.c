@@ -1,11 +1,12 @@
-/* Import through a type's DLPack exchange API (a borrowed view, no capsule), and what torch lets through that way but
- * has no plain memory behind it. Path of a call: asked by import.c. */
+/* Import through a type's DLPack exchange API (a borrowed view, no capsule), and what torch lets
+ * through that way but has no plain memory behind it. Path of a call: asked by import.c. */
 #include "binding/errors.h"
 #include "binding/import.h"
 
 #include <string.h>
 
-/* Is the attribute of a torch tensor true (equal to text if given)? An attribute that raises counts as false. */
+/* Is the attribute of a torch tensor true (equal to text if given)? An attribute that raises counts
+ * as false. */
 static bool torch_attribute(PyObject *object, const char *attribute, const char *text)
 {
     PyObject *value = PyObject_GetAttrString(object, attribute);
@@ -42,14 +43,18 @@ static mmf_status refuse_torch(mmf_state *state, PyObject *object, const char *n
     }
     PyErr_Restore(type, value, traceback);
     if (!status)
-        status = mmf_fail(MMF_TYPE_ERROR, "%s has no memory of its own: it belongs to a functorch transform (vmap, grad, "
-                                          "jvp) or a tracer; call matmul_fused outside of it", name);
+        status = mmf_fail(
+            MMF_TYPE_ERROR,
+            "%s has no memory of its own: it belongs to a functorch transform (vmap, grad, "
+            "jvp) or a tracer; call matmul_fused outside of it",
+            name);
     return mmf_raise_from(state, status);
 }
 
 static mmf_status check_grad(mmf_state *state, PyObject *object, const char *name)
 {
-    PyObject *requires_grad = state->torch_requires_grad.get(object, state->torch_requires_grad.closure);
+    PyObject *requires_grad =
+        state->torch_requires_grad.get(object, state->torch_requires_grad.closure);
     if (!requires_grad)
         return MMF_PYTHON_ERROR;
     Py_DECREF(requires_grad);
@@ -61,12 +66,16 @@ static mmf_status check_grad(mmf_state *state, PyObject *object, const char *nam
     Py_DECREF(enabled);
     if (enabled == Py_False)
         return MMF_OK;
-    return mmf_fail(MMF_VALUE_ERROR, "%s requires grad, but matmul_fused records no gradients; pass %s.detach() or call "
-                                     "it under torch.no_grad()", name, name);
+    return mmf_fail(
+        MMF_VALUE_ERROR,
+        "%s requires grad, but matmul_fused records no gradients; pass %s.detach() or call "
+        "it under torch.no_grad()",
+        name, name);
 }
 
-/* torch's only public way to a negative bit is the imaginary part of a conjugated tensor: it and its views step over
- * pairs of numbers. Asking torch gives up and takes back the GIL, so compact tensors are not asked about. */
+/* torch's only public way to a negative bit is the imaginary part of a conjugated tensor: it and
+ * its views step over pairs of numbers. Asking torch gives up and takes back the GIL, so compact
+ * tensors are not asked about. */
 static bool may_be_negative(const mmf_tensor *tensor)
 {
     for (int i = 0; i < tensor->ndim; i++)
@@ -83,7 +92,8 @@ static mmf_status check_negative_bit(mmf_state *state, PyObject *object, const c
     Py_DECREF(negative);
     if (negative == Py_False)
         return MMF_OK;
-    return mmf_fail(MMF_VALUE_ERROR, "%s has its negative bit set; pass %s.resolve_neg()", name, name);
+    return mmf_fail(MMF_VALUE_ERROR, "%s has its negative bit set; pass %s.resolve_neg()", name,
+                    name);
 }
 
 mmf_status mmf_import_exchange(mmf_state *state, const char *name, mmf_import *import)
@@ -94,15 +104,18 @@ mmf_status mmf_import_exchange(mmf_state *state, const char *name, mmf_import *i
     if (import->api->dltensor_from_py_object_no_sync(object, &view)) {
         if (torch)
             return refuse_torch(state, object, name);
-        return mmf_raise_from(state, mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack exchange API gave no view", name));
+        return mmf_raise_from(
+            state, mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack exchange API gave no view", name));
     }
     if (torch && !view.data) { /* functionalized and zero tensors have elements without memory */
         int64_t size = 1;
         for (int i = 0; i < view.ndim; i++)
             size *= view.shape[i];
         if (size)
-            return mmf_fail(MMF_TYPE_ERROR, "%s has elements but no memory (a functionalized or zero tensor); pass "
-                                            "%s.clone() outside of the transform", name, name);
+            return mmf_fail(MMF_TYPE_ERROR,
+                            "%s has elements but no memory (a functionalized or zero tensor); pass "
+                            "%s.clone() outside of the transform",
+                            name, name);
     }
     mmf_status status = mmf_view_dltensor(&view, name, &import->tensor);
     if (!status && torch)

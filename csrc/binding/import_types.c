@@ -15,7 +15,8 @@ PyObject *mmf_imported_module(const char *name)
     return module == Py_None ? NULL : module;
 }
 
-/* Is type a subclass of module.attribute, for a module that somebody else may have imported? 1, 0, or -1. */
+/* Is type a subclass of module.attribute, for a module that somebody else may have imported? 1, 0,
+ * or -1. */
 static int is_subclass_of(PyTypeObject *type, const char *module_name, const char *attribute)
 {
     PyObject *module = mmf_imported_module(module_name);
@@ -47,15 +48,21 @@ static mmf_status refuse_dispatch(PyObject *object, const char *name)
     char type[96];
     mmf_type_name(object, type);
     if (strcmp(type, "DTensor") == 0)
-        return mmf_fail(MMF_TYPE_ERROR, "%s is a DTensor; pass its local tensor (%s.to_local())", name, name);
+        return mmf_fail(MMF_TYPE_ERROR, "%s is a DTensor; pass its local tensor (%s.to_local())",
+                        name, name);
     if (strcmp(type, "FakeTensor") == 0)
-        return mmf_fail(MMF_TYPE_ERROR, "%s is a FakeTensor, which has no memory; call matmul_fused on real tensors",
-                        name);
-    return mmf_fail(MMF_TYPE_ERROR, "%s is a %s, a torch.Tensor subclass with its own __torch_dispatch__; pass a plain "
-                                    "torch.Tensor", name, type);
+        return mmf_fail(
+            MMF_TYPE_ERROR,
+            "%s is a FakeTensor, which has no memory; call matmul_fused on real tensors", name);
+    return mmf_fail(
+        MMF_TYPE_ERROR,
+        "%s is a %s, a torch.Tensor subclass with its own __torch_dispatch__; pass a plain "
+        "torch.Tensor",
+        name, type);
 }
 
-/* Take the C functions behind two members of torch's tensor base type: they are asked on every call. */
+/* Take the C functions behind two members of torch's tensor base type: they are asked on every
+ * call. */
 static mmf_status find_torch_members(mmf_state *state, PyObject *torch)
 {
     PyObject *core = PyObject_GetAttrString(torch, "_C");
@@ -71,10 +78,12 @@ static mmf_status find_torch_members(mmf_state *state, PyObject *torch)
         attribute++;
     while (method && method->ml_name && strcmp(method->ml_name, "is_neg"))
         method++;
-    if (!attribute || !attribute->name || !method || !method->ml_name || method->ml_flags != METH_NOARGS) {
+    if (!attribute || !attribute->name || !method || !method->ml_name ||
+        method->ml_flags != METH_NOARGS) {
         Py_DECREF(is_grad_enabled);
-        return mmf_fail(MMF_NOT_IMPLEMENTED, "this torch has no Tensor.requires_grad or Tensor.is_neg as matmul_fused "
-                                             "knows them; report its version");
+        return mmf_fail(MMF_NOT_IMPLEMENTED,
+                        "this torch has no Tensor.requires_grad or Tensor.is_neg as matmul_fused "
+                        "knows them; report its version");
     }
     state->torch_requires_grad = *attribute;
     state->torch_is_neg = *method;
@@ -84,9 +93,13 @@ static mmf_status find_torch_members(mmf_state *state, PyObject *torch)
 
 static mmf_status find_torch(mmf_state *state, PyObject *object, const char *name)
 {
-    PyObject *torch = mmf_imported_module("torch"), *tensor = PyObject_GetAttrString(torch, "Tensor");
-    PyObject *plain = tensor ? PyObject_GetAttr(tensor, state->names[MMF_NAME_TORCH_DISPATCH]) : NULL;
-    PyObject *own = plain ? PyObject_GetAttr((PyObject *)Py_TYPE(object), state->names[MMF_NAME_TORCH_DISPATCH]) : NULL;
+    PyObject *torch = mmf_imported_module("torch"),
+             *tensor = PyObject_GetAttrString(torch, "Tensor");
+    PyObject *plain =
+        tensor ? PyObject_GetAttr(tensor, state->names[MMF_NAME_TORCH_DISPATCH]) : NULL;
+    PyObject *own =
+        plain ? PyObject_GetAttr((PyObject *)Py_TYPE(object), state->names[MMF_NAME_TORCH_DISPATCH])
+              : NULL;
     mmf_status status = own ? MMF_OK : MMF_PYTHON_ERROR;
     if (own && own != plain)
         status = refuse_dispatch(object, name);
@@ -101,8 +114,8 @@ static mmf_status find_torch(mmf_state *state, PyObject *object, const char *nam
 static mmf_status refuse_type(PyObject *object, const char *name)
 {
     char type[96];
-    return mmf_fail(MMF_TYPE_ERROR, "%s is a %s, not an array; pass np.asarray(%s)", name, mmf_type_name(object, type),
-                    name);
+    return mmf_fail(MMF_TYPE_ERROR, "%s is a %s, not an array; pass np.asarray(%s)", name,
+                    mmf_type_name(object, type), name);
 }
 
 static mmf_status classify_numpy(PyTypeObject *type, const char *name)
@@ -112,14 +125,17 @@ static mmf_status classify_numpy(PyTypeObject *type, const char *name)
     if (masked < 0 || matrix < 0)
         return MMF_PYTHON_ERROR;
     if (masked)
-        return mmf_fail(MMF_TYPE_ERROR, "%s is a numpy.ma.MaskedArray, whose mask would be lost; pass %s.filled(...)",
-                        name, name);
+        return mmf_fail(
+            MMF_TYPE_ERROR,
+            "%s is a numpy.ma.MaskedArray, whose mask would be lost; pass %s.filled(...)", name,
+            name);
     if (matrix)
         return mmf_fail(MMF_TYPE_ERROR, "%s is a numpy.matrix; pass np.asarray(%s)", name, name);
     return MMF_OK;
 }
 
-static mmf_status classify(mmf_state *state, PyObject *object, const char *name, mmf_type_facts *facts)
+static mmf_status classify(mmf_state *state, PyObject *object, const char *name,
+                           mmf_type_facts *facts)
 {
     PyTypeObject *type = Py_TYPE(object);
     if (mmf_numpy_check(object)) {
@@ -132,15 +148,19 @@ static mmf_status classify(mmf_state *state, PyObject *object, const char *name,
     if (tracer < 0 || jax < 0 || torch < 0)
         return MMF_PYTHON_ERROR;
     if (tracer)
-        return mmf_fail(MMF_TYPE_ERROR, "%s is a JAX tracer; call matmul_fused outside jax.jit and other transformations "
-                                        "(matmul_fused.jax will serve those)", name);
+        return mmf_fail(
+            MMF_TYPE_ERROR,
+            "%s is a JAX tracer; call matmul_fused outside jax.jit and other transformations "
+            "(matmul_fused.jax will serve those)",
+            name);
     mmf_status status = torch ? find_torch(state, object, name) : MMF_OK;
     if (status)
         return status;
     PyObject *capsule = type_attribute(type, state->names[MMF_NAME_EXCHANGE_API]);
     if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
         const DLPackExchangeAPI *api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-        bool usable = api->header.version.major == MMF_DLPACK_MAJOR && api->dltensor_from_py_object_no_sync;
+        bool usable =
+            api->header.version.major == MMF_DLPACK_MAJOR && api->dltensor_from_py_object_no_sync;
         facts->api = usable ? api : NULL;
     }
     Py_XDECREF(capsule);
@@ -158,7 +178,8 @@ static mmf_status classify(mmf_state *state, PyObject *object, const char *name,
     return MMF_OK;
 }
 
-mmf_status mmf_find_type(mmf_state *state, PyObject *object, const char *name, mmf_type_facts *facts)
+mmf_status mmf_find_type(mmf_state *state, PyObject *object, const char *name,
+                         mmf_type_facts *facts)
 {
     PyTypeObject *type = Py_TYPE(object);
     for (int i = 0; i < MMF_TYPE_CACHE; i++)

@@ -1,4 +1,5 @@
-/* The module matmul_fused._core: multi-phase init, the state and its cleanup. Path of a call: before its first step. */
+/* The module matmul_fused._core: multi-phase init, the state and its cleanup. Path of a call:
+ * before its first step. */
 #include "binding/array.h"
 #include "binding/call.h"
 #include "binding/numpy.h"
@@ -11,21 +12,31 @@
 
 static PyMethodDef methods[] = {
     {"matmul_fused", FAST(mmf_matmul_fused), METH_FASTCALL | METH_KEYWORDS,
-     "matmul_fused(A, B, bias=None, activation=None, *, alpha=1.0, beta=None, C=None, multiply=None, preactivation=None,\n"
+     "matmul_fused(A, B, bias=None, activation=None, *, alpha=1.0, beta=None, C=None, "
+     "multiply=None, preactivation=None,\n"
      "             gate_layout=None, out=None, out_dtype=None, allow_tf32=False, stream=None)\n\n"
-     "activation(alpha * (A @ B) + beta * C + bias) [* multiply], computed in one kernel and rounded once.\n\n"
-     "A is (..., M, K), B (..., K, N), as in numpy.matmul; float32, float64, float16 or bfloat16, of NumPy, torch, JAX or\n"
-     "any DLPack library. The result belongs to A's library. See the type stubs for every argument."},
+     "activation(alpha * (A @ B) + beta * C + bias) [* multiply], computed in one kernel and "
+     "rounded once.\n\n"
+     "A is (..., M, K), B (..., K, N), as in numpy.matmul; float32, float64, float16 or bfloat16, "
+     "of NumPy, torch, JAX or\n"
+     "any DLPack library. The result belongs to A's library. See the type stubs for every "
+     "argument."},
     {"prepack", FAST(mmf_prepack_call), METH_FASTCALL | METH_KEYWORDS,
-     "prepack(B, *, gate_layout=None, layout=\"auto\")\n\nReorder a weight (K, N), or a pair (gate, up), once; pass the "
+     "prepack(B, *, gate_layout=None, layout=\"auto\")\n\nReorder a weight (K, N), or a pair "
+     "(gate, up), once; pass the "
      "PackedMatrix as B."},
-    {"explain", FAST(mmf_explain), METH_FASTCALL | METH_KEYWORDS, "What matmul_fused would do with these arguments."},
+    {"explain", FAST(mmf_explain), METH_FASTCALL | METH_KEYWORDS,
+     "What matmul_fused would do with these arguments."},
     {"info", mmf_info, METH_NOARGS, "Facts about this build and machine."},
     {"set_num_threads", mmf_set_num_threads, METH_O,
-     "set_num_threads(n)\n\nLet the CPU back end use n threads (1 to 1024), the calling one included."},
-    {"get_num_threads", mmf_get_num_threads, METH_NOARGS, "get_num_threads()\n\nThreads of the CPU back end."},
-    {"force_kernel", mmf_force_kernel, METH_O, "Let only the named kernel run on this thread (None: any)."},
-    {"_unpickle_packed", FAST(mmf_unpickle_packed), METH_FASTCALL, "What a pickled PackedMatrix calls."},
+     "set_num_threads(n)\n\nLet the CPU back end use n threads (1 to 1024), the calling one "
+     "included."},
+    {"get_num_threads", mmf_get_num_threads, METH_NOARGS,
+     "get_num_threads()\n\nThreads of the CPU back end."},
+    {"force_kernel", mmf_force_kernel, METH_O,
+     "Let only the named kernel run on this thread (None: any)."},
+    {"_unpickle_packed", FAST(mmf_unpickle_packed), METH_FASTCALL,
+     "What a pickled PackedMatrix calls."},
     {0},
 };
 
@@ -70,9 +81,11 @@ static int add_types(PyObject *module, mmf_state *state)
     if (!state->packed_type || PyModule_AddType(module, state->packed_type))
         return -1;
     state->device_error = PyErr_NewExceptionWithDoc(
-        "matmul_fused.DeviceError", "A GPU driver reported an error; the text has the driver's own name for it.",
+        "matmul_fused.DeviceError",
+        "A GPU driver reported an error; the text has the driver's own name for it.",
         PyExc_RuntimeError, NULL);
-    return state->device_error ? PyModule_AddObjectRef(module, "DeviceError", state->device_error) : -1;
+    return state->device_error ? PyModule_AddObjectRef(module, "DeviceError", state->device_error)
+                               : -1;
 }
 
 static int execute(PyObject *module)
@@ -81,7 +94,8 @@ static int execute(PyObject *module)
     mmf_environment_load();
     if (mmf_numpy_load() || add_names(state) || add_types(module, state))
         return -1;
-    if (add_activations(module, "activations", false) || add_activations(module, "gated_activations", true))
+    if (add_activations(module, "activations", false) ||
+        add_activations(module, "gated_activations", true))
         return -1;
     return PyModule_AddStringConstant(module, "__version__", MMF_VERSION);
 }

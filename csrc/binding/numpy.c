@@ -69,7 +69,8 @@ static void descr_text(PyArray_Descr *descr, char text[128])
     Py_XDECREF(string);
 }
 
-mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name, mmf_tensor *tensor)
+mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name,
+                            mmf_tensor *tensor)
 {
     PyArrayObject *array = (PyArrayObject *)object;
     int ndim = PyArray_NDIM(array);
@@ -95,8 +96,11 @@ mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name
         tensor->shape[i] = shape[i];
         tensor->strides[i] = strides[i] >> shift;
         if (strides[i] & (size - 1) && shape[i] > 1)
-            return mmf_fail(MMF_VALUE_ERROR, "%s has a stride of %lld bytes, no multiple of its item size (%lld); copy it "
-                                             "first", name, (long long)strides[i], (long long)size);
+            return mmf_fail(
+                MMF_VALUE_ERROR,
+                "%s has a stride of %lld bytes, no multiple of its item size (%lld); copy it "
+                "first",
+                name, (long long)strides[i], (long long)size);
     }
     return mmf_check_alignment(name, tensor);
 }
@@ -112,13 +116,15 @@ PyObject *mmf_numpy_new(mmf_state *state, mmf_tensor *tensor)
     if (tensor->dtype == MMF_BFLOAT16) {
         find_bfloat16(state);
         if (!state->bfloat16) {
-            PyErr_SetString(PyExc_TypeError, "a bfloat16 result for NumPy operands needs ml_dtypes; import ml_dtypes or "
-                                             "choose another out_dtype");
+            PyErr_SetString(
+                PyExc_TypeError,
+                "a bfloat16 result for NumPy operands needs ml_dtypes; import ml_dtypes or "
+                "choose another out_dtype");
             return NULL;
         }
         Py_INCREF(state->bfloat16);
-        array = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)state->bfloat16, tensor->ndim, shape, NULL, NULL, 0,
-                                     NULL);
+        array = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)state->bfloat16, tensor->ndim,
+                                     shape, NULL, NULL, 0, NULL);
     } else {
         array = PyArray_SimpleNew(tensor->ndim, shape, numbers[tensor->dtype]);
     }

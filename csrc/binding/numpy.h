@@ -13,15 +13,18 @@ bool mmf_numpy_check_exact(PyObject *object);
 bool mmf_numpy_check(PyObject *object);
 
 /* View an ndarray (its memory is borrowed). */
-mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name, mmf_tensor *tensor);
+mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name,
+                            mmf_tensor *tensor);
 
-/* A new C-contiguous ndarray of tensor's shape and dtype; sets tensor->data. NULL with an exception. */
+/* A new C-contiguous ndarray of tensor's shape and dtype; sets tensor->data. NULL with an
+ * exception. */
 PyObject *mmf_numpy_new(mmf_state *state, mmf_tensor *tensor);
 
 /* True for NumPy's integer and floating scalars (np.float32(2)), not for arrays. */
 bool mmf_numpy_is_real_scalar(PyObject *object);
 
-/* The dtype that np.dtype(object) means. *text (128 bytes) gets its name if it is none of ours: MMF_TYPE_ERROR. */
+/* The dtype that np.dtype(object) means. *text (128 bytes) gets its name if it is none of ours:
+ * MMF_TYPE_ERROR. */
 mmf_status mmf_numpy_dtype(mmf_state *state, PyObject *object, mmf_dtype *dtype, char *text);
 
 #endif

@@ -1,4 +1,5 @@
-/* Results in the library of A. Path of a call: memory before the kernel runs, the object after it. */
+/* Results in the library of A. Path of a call: memory before the kernel runs, the object after it.
+ */
 #include "binding/output.h"
 
 #include "binding/array.h"
@@ -35,13 +36,16 @@ static PyObject *new_exchange(mmf_state *state, const mmf_import *a, mmf_tensor 
         if (tensor->shape[i] > 1 && view->strides[i] != tensor->strides[i]) {
             if (managed->deleter)
                 managed->deleter(managed);
-            return mmf_raise(state, mmf_fail(MMF_BUFFER_ERROR, "the allocator of A's library gave strides that were not "
-                                                               "asked for"));
+            return mmf_raise(state,
+                             mmf_fail(MMF_BUFFER_ERROR,
+                                      "the allocator of A's library gave strides that were not "
+                                      "asked for"));
         }
     if (a->api->managed_tensor_to_py_object_no_sync(managed, &object)) {
         if (managed->deleter)
             managed->deleter(managed);
-        mmf_raise_from(state, mmf_fail(MMF_BUFFER_ERROR, "A's library made no object of the result's memory"));
+        mmf_raise_from(
+            state, mmf_fail(MMF_BUFFER_ERROR, "A's library made no object of the result's memory"));
         return NULL;
     }
     return object;

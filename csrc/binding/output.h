@@ -4,8 +4,8 @@
 
 #include "binding/import.h"
 
-/* New memory for tensor (all but data is set): a NumPy array, a torch tensor, ... as A is; sets data. NULL with an
- * exception. */
+/* New memory for tensor (all but data is set): a NumPy array, a torch tensor, ... as A is; sets
+ * data. NULL with an exception. */
 PyObject *mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor);
 
 /* What is returned for that memory: itself, or for JAX an array made of it. Steals object. */

@@ -1,4 +1,5 @@
-/* mf.PackedMatrix: a weight reordered once, for many calls. Path of a call: off it; call.c reads the struct as B. */
+/* mf.PackedMatrix: a weight reordered once, for many calls. Path of a call: off it; call.c reads
+ * the struct as B. */
 #include "binding/packed.h"
 
 #include "binding/arguments.h"
@@ -10,7 +11,8 @@
 
 #include <stdlib.h>
 
-/* The streams of a weight: one, or gate and up, each K x n with its own offset and column stride (in elements). */
+/* The streams of a weight: one, or gate and up, each K x n with its own offset and column stride
+ * (in elements). */
 typedef struct stream_view {
     int64_t offset, col;
 } stream_view;
@@ -19,15 +21,21 @@ static int split_streams(mmf_gate_layout gate, int64_t n, int64_t col, stream_vi
 {
     bool up_first = gate == MMF_GATE_HALVES_UP_FIRST, interleaved = gate == MMF_GATE_INTERLEAVED;
     streams[0] = (stream_view){up_first ? n * col : 0, interleaved ? 2 * col : col};
-    streams[1] = (stream_view){up_first ? 0 : interleaved ? col : n * col, interleaved ? 2 * col : col};
+    streams[1] = (stream_view){up_first      ? 0
+                               : interleaved ? col
+                                             : n * col,
+                               interleaved ? 2 * col : col};
     return gate == MMF_GATE_NONE ? 1 : 2;
 }
 
-/* An empty PackedMatrix of weight's shape and dtype, with room for its panels. NULL with an exception. */
-static mmf_packed *new_packed(mmf_state *state, const mmf_tensor *weight, mmf_gate_layout gate, int layout)
+/* An empty PackedMatrix of weight's shape and dtype, with room for its panels. NULL with an
+ * exception. */
+static mmf_packed *new_packed(mmf_state *state, const mmf_tensor *weight, mmf_gate_layout gate,
+                              int layout)
 {
     int64_t streams = gate == MMF_GATE_NONE ? 1 : 2;
-    int64_t bytes = mmf_prepack_bytes(layout, weight->dtype, weight->shape[0], weight->shape[1] / streams);
+    int64_t bytes =
+        mmf_prepack_bytes(layout, weight->dtype, weight->shape[0], weight->shape[1] / streams);
     int64_t padded = (bytes + 63) / 64 * 64;
     char *memory = aligned_alloc(64, (size_t)(padded * streams + 64));
     if (!memory)
@@ -52,8 +60,8 @@ static void pack_stream(mmf_packed *self, int stream, const mmf_tensor *source, 
     int64_t n = self->weight.shape[1] / (self->up ? 2 : 1), size = mmf_dtypes[source->dtype].size;
     const char *data = (const char *)source->data + view.offset * size;
     if (mmf_tensor_size(source))
-        mmf_prepack(self->layout, source->dtype, source->shape[0], n, data, source->strides[0], view.col,
-                    stream ? self->up : self->weight.data);
+        mmf_prepack(self->layout, source->dtype, source->shape[0], n, data, source->strides[0],
+                    view.col, stream ? self->up : self->weight.data);
 }
 
 static mmf_status check_weight(const mmf_tensor *weight, mmf_gate_layout gate)
@@ -61,15 +69,18 @@ static mmf_status check_weight(const mmf_tensor *weight, mmf_gate_layout gate)
     char shape[MMF_SHAPE_TEXT];
     mmf_shape_text(weight->ndim, weight->shape, shape);
     if (weight->ndim > 2)
-        return mmf_fail(MMF_NOT_IMPLEMENTED, "B has shape %s; prepack takes one matrix, pack each of the batch", shape);
+        return mmf_fail(MMF_NOT_IMPLEMENTED,
+                        "B has shape %s; prepack takes one matrix, pack each of the batch", shape);
     if (weight->ndim < 2)
         return mmf_fail(MMF_VALUE_ERROR, "B has shape %s; prepack takes a matrix (K, N)", shape);
     if (gate != MMF_GATE_NONE && weight->shape[1] % 2)
-        return mmf_fail(MMF_VALUE_ERROR, "gate_layout needs an even number of columns, but B is %s", shape);
+        return mmf_fail(MMF_VALUE_ERROR, "gate_layout needs an even number of columns, but B is %s",
+                        shape);
     return MMF_OK;
 }
 
-static PyObject *pack_matrix(mmf_state *state, const mmf_tensor *weight, mmf_gate_layout gate, const char *layout_name)
+static PyObject *pack_matrix(mmf_state *state, const mmf_tensor *weight, mmf_gate_layout gate,
+                             const char *layout_name)
 {
     int layout = 0;
     mmf_status status = check_weight(weight, gate);
@@ -88,15 +99,18 @@ static PyObject *pack_matrix(mmf_state *state, const mmf_tensor *weight, mmf_gat
 }
 
 /* A pair (gate, up) becomes one PackedMatrix [gate | up]. */
-static PyObject *pack_pair(mmf_state *state, const mmf_tensor *gate, const mmf_tensor *up, const char *layout_name)
+static PyObject *pack_pair(mmf_state *state, const mmf_tensor *gate, const mmf_tensor *up,
+                           const char *layout_name)
 {
     int layout = 0;
     char shapes[2][MMF_SHAPE_TEXT];
     mmf_status status = check_weight(gate, MMF_GATE_NONE);
     if (!status)
         status = check_weight(up, MMF_GATE_NONE);
-    if (!status && (gate->shape[0] != up->shape[0] || gate->shape[1] != up->shape[1] || gate->dtype != up->dtype))
-        status = mmf_fail(MMF_VALUE_ERROR, "B[0] and B[1] must have one shape and dtype, got %s %s and %s %s",
+    if (!status && (gate->shape[0] != up->shape[0] || gate->shape[1] != up->shape[1] ||
+                    gate->dtype != up->dtype))
+        status = mmf_fail(MMF_VALUE_ERROR,
+                          "B[0] and B[1] must have one shape and dtype, got %s %s and %s %s",
                           mmf_shape_text(2, gate->shape, shapes[0]), mmf_dtypes[gate->dtype].name,
                           mmf_shape_text(2, up->shape, shapes[1]), mmf_dtypes[up->dtype].name);
     if (!status)
@@ -115,17 +129,23 @@ static PyObject *pack_pair(mmf_state *state, const mmf_tensor *gate, const mmf_t
     return (PyObject *)self;
 }
 
-static PyObject *pack_objects(mmf_state *state, PyObject *b, mmf_gate_layout gate, const char *layout_name)
+static PyObject *pack_objects(mmf_state *state, PyObject *b, mmf_gate_layout gate,
+                              const char *layout_name)
 {
     mmf_import imports[2];
     PyObject *result = NULL;
     bool pair = PyTuple_Check(b);
     if (pair && PyTuple_Size(b) != 2)
-        return mmf_raise(state, mmf_fail(MMF_VALUE_ERROR, "B is a tuple of %zd; a pair is (gate, up)", PyTuple_Size(b)));
+        return mmf_raise(state,
+                         mmf_fail(MMF_VALUE_ERROR, "B is a tuple of %zd; a pair is (gate, up)",
+                                  PyTuple_Size(b)));
     if (pair && gate != MMF_GATE_NONE)
-        return mmf_raise(state, mmf_fail(MMF_VALUE_ERROR, "gate_layout was given but B is a pair, which needs none; drop "
-                                                          "it"));
-    mmf_status status = mmf_import_tensor(state, pair ? PyTuple_GetItem(b, 0) : b, pair ? "B[0]" : "B", &imports[0]);
+        return mmf_raise(state,
+                         mmf_fail(MMF_VALUE_ERROR,
+                                  "gate_layout was given but B is a pair, which needs none; drop "
+                                  "it"));
+    mmf_status status = mmf_import_tensor(state, pair ? PyTuple_GetItem(b, 0) : b,
+                                          pair ? "B[0]" : "B", &imports[0]);
     if (status)
         return mmf_raise(state, status);
     if (!pair) {
@@ -143,7 +163,8 @@ static PyObject *pack_objects(mmf_state *state, PyObject *b, mmf_gate_layout gat
     return result;
 }
 
-PyObject *mmf_prepack_call(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords)
+PyObject *mmf_prepack_call(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
+                           PyObject *keywords)
 {
     static const mmf_name names[] = {MMF_NAME_B, MMF_NAME_GATE_LAYOUT, MMF_NAME_LAYOUT};
     static const mmf_signature signature = {"prepack", 1, 1, 3, names};
@@ -169,8 +190,8 @@ static void unpack_into(const mmf_packed *self, void *data)
     stream_view views[2];
     int streams = split_streams(self->gate, n / 2, 1, views);
     for (int i = 0; i < streams && k && n; i++)
-        mmf_unpack(self->layout, weight->dtype, k, n / streams, i ? self->up : weight->data, n, views[i].col,
-                   (char *)data + views[i].offset * size);
+        mmf_unpack(self->layout, weight->dtype, k, n / streams, i ? self->up : weight->data, n,
+                   views[i].col, (char *)data + views[i].offset * size);
 }
 
 static PyObject *packed_unpack(PyObject *object, PyObject *unused)
@@ -202,8 +223,8 @@ static PyObject *packed_reduce(PyObject *object, PyObject *unused)
     PyObject *gate = bytes ? gate_object(self) : NULL, *result = NULL;
     if (gate) {
         unpack_into(self, PyBytes_AsString(bytes));
-        result = Py_BuildValue("(O(OLLsO))", load, bytes, (long long)weight->shape[0], (long long)weight->shape[1],
-                               mmf_dtypes[weight->dtype].name, gate);
+        result = Py_BuildValue("(O(OLLsO))", load, bytes, (long long)weight->shape[0],
+                               (long long)weight->shape[1], mmf_dtypes[weight->dtype].name, gate);
     }
     Py_XDECREF(gate);
     Py_XDECREF(bytes);
@@ -235,9 +256,12 @@ PyObject *mmf_unpickle_packed(PyObject *module, PyObject *const *arguments, Py_s
     if (status)
         return mmf_raise(state, status);
     int64_t bytes = weight.dtype == MMF_ABSENT ? -1 : mmf_dtypes[weight.dtype].size;
-    if (weight.shape[0] < 0 || weight.shape[1] < 0 || __builtin_mul_overflow(bytes, weight.shape[0], &bytes) ||
+    if (weight.shape[0] < 0 || weight.shape[1] < 0 ||
+        __builtin_mul_overflow(bytes, weight.shape[0], &bytes) ||
         __builtin_mul_overflow(bytes, weight.shape[1], &bytes) || bytes != size)
-        return mmf_raise(state, mmf_fail(MMF_VALUE_ERROR, "a pickled PackedMatrix whose size does not fit its shape"));
+        return mmf_raise(
+            state,
+            mmf_fail(MMF_VALUE_ERROR, "a pickled PackedMatrix whose size does not fit its shape"));
     weight.data = data;
     mmf_tensor_set_compact(&weight);
     return pack_matrix(state, &weight, gate, "auto");
@@ -256,10 +280,11 @@ static PyObject *packed_repr(PyObject *object)
     const mmf_packed *self = (const mmf_packed *)object;
     char shape[MMF_SHAPE_TEXT], device[24];
     const char *gate = mmf_gate_layout_name(self->gate);
-    return PyUnicode_FromFormat("<matmul_fused.PackedMatrix shape=%s dtype=%s device=%s layout=%s%s%s>",
-                                mmf_shape_text(2, self->weight.shape, shape), mmf_dtypes[self->weight.dtype].name,
-                                mmf_device_name(self->weight.device, device), mmf_prepack_layout_name(self->layout),
-                                gate ? " gate_layout=" : "", gate ? gate : "");
+    return PyUnicode_FromFormat(
+        "<matmul_fused.PackedMatrix shape=%s dtype=%s device=%s layout=%s%s%s>",
+        mmf_shape_text(2, self->weight.shape, shape), mmf_dtypes[self->weight.dtype].name,
+        mmf_device_name(self->weight.device, device), mmf_prepack_layout_name(self->layout),
+        gate ? " gate_layout=" : "", gate ? gate : "");
 }
 
 static PyObject *get_shape(PyObject *self, void *unused)
@@ -310,14 +335,17 @@ static PyGetSetDef packed_getset[] = {
 };
 
 static PyMethodDef packed_methods[] = {
-    {"unpack", packed_unpack, METH_NOARGS, "unpack()\n\nThe plain (K, N) weight as a matmul_fused.Array."},
-    {"__reduce__", packed_reduce, METH_NOARGS, "Pickles as the plain weight; loading packs it again."},
+    {"unpack", packed_unpack, METH_NOARGS,
+     "unpack()\n\nThe plain (K, N) weight as a matmul_fused.Array."},
+    {"__reduce__", packed_reduce, METH_NOARGS,
+     "Pickles as the plain weight; loading packs it again."},
     {0},
 };
 
 static PyType_Slot packed_slots[] = {
-    {Py_tp_doc, "A weight (K, N) in the layout that a kernel reads; made by prepack() and passed as B.\n\n"
-                "It owns a copy of the values, never changes, and may be used by several threads at once."},
+    {Py_tp_doc,
+     "A weight (K, N) in the layout that a kernel reads; made by prepack() and passed as B.\n\n"
+     "It owns a copy of the values, never changes, and may be used by several threads at once."},
     {Py_tp_dealloc, packed_dealloc},
     {Py_tp_repr, packed_repr},
     {Py_tp_methods, packed_methods},

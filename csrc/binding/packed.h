@@ -7,8 +7,8 @@
 
 /* A weight in a prepacked layout. Immutable once made. */
 typedef struct mmf_packed {
-    PyObject_HEAD
-    mmf_tensor weight; /* shape (K, N), dtype, device of the weight; data: the first stream's panels, owned */
+    PyObject_HEAD mmf_tensor weight; /* shape (K, N), dtype, device of the weight; data: the first
+                                        stream's panels, owned */
     mmf_gate_layout gate;
     int layout;
     void *up; /* the second stream's panels, inside the same memory; NULL without a gate */
@@ -16,7 +16,8 @@ typedef struct mmf_packed {
 } mmf_packed;
 
 /* prepack(B, *, gate_layout=None, layout="auto"). */
-PyObject *mmf_prepack_call(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords);
+PyObject *mmf_prepack_call(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
+                           PyObject *keywords);
 
 /* What pickle calls: (bytes, rows, columns, dtype, gate layout or None, layout). */
 PyObject *mmf_unpickle_packed(PyObject *module, PyObject *const *arguments, Py_ssize_t count);

@@ -1,4 +1,5 @@
-/* explain, info, threads, force_kernel. Path of a call: off it; explain walks the same steps and runs nothing. */
+/* explain, info, threads, force_kernel. Path of a call: off it; explain walks the same steps and
+ * runs nothing. */
 #include "binding/report.h"
 
 #include "binding/call.h"
@@ -28,13 +29,15 @@ static PyObject *problem_text(const mmf_call *call)
     const mmf_problem *p = &call->problem;
     const mmf_activation_row *activation = mmf_activation_row_of((mmf_activation)p->activation);
     char shape[MMF_SHAPE_TEXT], device[24];
-    return PyUnicode_FromFormat("%s %s on %s, activation %s; as the kernel sees it: M=%lld N=%lld K=%lld, %d leading axes",
-                                mmf_shape_text(call->result.ndim, call->result.shape, shape),
-                                mmf_dtypes[call->result.dtype].name, mmf_device_name(p->device, device), activation->name,
-                                (long long)p->m, (long long)p->n, (long long)p->k, (int)p->batch_ndim);
+    return PyUnicode_FromFormat(
+        "%s %s on %s, activation %s; as the kernel sees it: M=%lld N=%lld K=%lld, %d leading axes",
+        mmf_shape_text(call->result.ndim, call->result.shape, shape),
+        mmf_dtypes[call->result.dtype].name, mmf_device_name(p->device, device), activation->name,
+        (long long)p->m, (long long)p->n, (long long)p->k, (int)p->batch_ndim);
 }
 
-PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords)
+PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
+                      PyObject *keywords)
 {
     mmf_state *state = mmf_state_of(module);
     mmf_call call;
@@ -46,13 +49,15 @@ PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t c
     if (status) {
         mmf_raise(state, status);
     } else {
-        PyObject *refused = refusals(&call.problem, plan.row), *problem = refused ? problem_text(&call) : NULL;
+        PyObject *refused = refusals(&call.problem, plan.row),
+                 *problem = refused ? problem_text(&call) : NULL;
         if (problem)
-            result = Py_BuildValue("{sOsss(iii)sisdsdsOsO}", "problem", problem, "kernel", plan.row->name, "tile",
-                                   plan.config.tile_m, plan.config.tile_n, plan.config.tile_k, "threads",
-                                   plan.config.threads, "flops", mmf_plan_flops(&call.problem), "seconds",
-                                   mmf_plan_seconds(&call.problem, &plan), "rows_independent_of_m",
-                                   plan.row->rows_independent_of_m ? Py_True : Py_False, "refused", refused);
+            result = Py_BuildValue(
+                "{sOsss(iii)sisdsdsOsO}", "problem", problem, "kernel", plan.row->name, "tile",
+                plan.config.tile_m, plan.config.tile_n, plan.config.tile_k, "threads",
+                plan.config.threads, "flops", mmf_plan_flops(&call.problem), "seconds",
+                mmf_plan_seconds(&call.problem, &plan), "rows_independent_of_m",
+                plan.row->rows_independent_of_m ? Py_True : Py_False, "refused", refused);
         Py_XDECREF(problem);
         Py_XDECREF(refused);
     }
@@ -92,8 +97,9 @@ PyObject *mmf_info(PyObject *module, PyObject *unused)
     (void)module;
     (void)unused;
     if (variables)
-        result = Py_BuildValue("{sssOsssisO}", "version", MMF_VERSION, "kernels", kernels, "cpu_features",
-                               mmf_host_features(), "threads", mmf_host_get_threads(), "environment", variables);
+        result = Py_BuildValue("{sssOsssisO}", "version", MMF_VERSION, "kernels", kernels,
+                               "cpu_features", mmf_host_features(), "threads",
+                               mmf_host_get_threads(), "environment", variables);
     Py_XDECREF(variables);
     Py_XDECREF(kernels);
     return result;
@@ -104,7 +110,8 @@ PyObject *mmf_set_num_threads(PyObject *module, PyObject *threads)
     mmf_state *state = mmf_state_of(module);
     char type[96];
     if (!PyLong_Check(threads))
-        return mmf_raise(state, mmf_fail(MMF_TYPE_ERROR, "n must be an int, got %s", mmf_type_name(threads, type)));
+        return mmf_raise(state, mmf_fail(MMF_TYPE_ERROR, "n must be an int, got %s",
+                                         mmf_type_name(threads, type)));
     int overflow;
     long count = PyLong_AsLongAndOverflow(threads, &overflow);
     if (overflow || count < 1 || count > 1024)
@@ -126,7 +133,8 @@ PyObject *mmf_force_kernel(PyObject *module, PyObject *name)
     char type[96];
     if (name != Py_None && !PyUnicode_Check(name))
         return mmf_raise(mmf_state_of(module),
-                         mmf_fail(MMF_TYPE_ERROR, "name must be None or a str, got %s", mmf_type_name(name, type)));
+                         mmf_fail(MMF_TYPE_ERROR, "name must be None or a str, got %s",
+                                  mmf_type_name(name, type)));
     if (name != Py_None && !(text = PyUnicode_AsUTF8AndSize(name, NULL)))
         return NULL;
     mmf_status status = mmf_plan_force(text, &previous);

@@ -5,7 +5,8 @@
 #include "binding/state.h"
 
 /* explain(...): a dict; see python/matmul_fused/report.py. */
-PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords);
+PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
+                      PyObject *keywords);
 PyObject *mmf_info(PyObject *module, PyObject *unused);
 PyObject *mmf_set_num_threads(PyObject *module, PyObject *threads);
 PyObject *mmf_get_num_threads(PyObject *module, PyObject *unused);

@@ -17,7 +17,8 @@ mmf_status mmf_parse_scalar(PyObject *object, const char *name, double *value)
     *value = PyFloat_AsDouble(object);
     if (*value != -1 || !PyErr_Occurred())
         return MMF_OK;
-    return mmf_raise_from((mmf_state *)NULL, mmf_fail(MMF_VALUE_ERROR, "%s is too large for a float", name));
+    return mmf_raise_from((mmf_state *)NULL,
+                          mmf_fail(MMF_VALUE_ERROR, "%s is too large for a float", name));
 }
 
 /* UTF-8 text of a str; NULL with an exception for a str without one (lone surrogates). */
@@ -32,11 +33,12 @@ static mmf_status unknown_activation(const char *name)
     for (int i = 0; i < mmf_activation_rows; i++)
         if (mmf_activations[i].id != MMF_ACT_NONE)
             end += sprintf(end, "%s%s", end == names ? "" : ", ", mmf_activations[i].name);
-    return mmf_fail(MMF_VALUE_ERROR, "unknown activation \"%.64s\", did you mean \"%s\"? Known: %s", name,
-                    mmf_activation_nearest(name), names);
+    return mmf_fail(MMF_VALUE_ERROR, "unknown activation \"%.64s\", did you mean \"%s\"? Known: %s",
+                    name, mmf_activation_nearest(name), names);
 }
 
-static mmf_status find_activation(const mmf_state *state, PyObject *name, const mmf_activation_row **row)
+static mmf_status find_activation(const mmf_state *state, PyObject *name,
+                                  const mmf_activation_row **row)
 {
     for (int i = 0; i < mmf_activation_rows; i++)
         if (name == state->activation_names[i] && mmf_activations[i].id != MMF_ACT_NONE) {
@@ -45,7 +47,8 @@ static mmf_status find_activation(const mmf_state *state, PyObject *name, const 
         }
     char type[96];
     if (!PyUnicode_Check(name))
-        return mmf_fail(MMF_TYPE_ERROR, "activation must be None, a name or a tuple (name, parameters...), got %s",
+        return mmf_fail(MMF_TYPE_ERROR,
+                        "activation must be None, a name or a tuple (name, parameters...), got %s",
                         mmf_type_name(name, type));
     const char *text = text_of(name);
     if (!text)
@@ -54,25 +57,29 @@ static mmf_status find_activation(const mmf_state *state, PyObject *name, const 
     return *row ? MMF_OK : unknown_activation(text);
 }
 
-static mmf_status parse_parameters(PyObject *tuple, const mmf_activation_row *row, mmf_request *request)
+static mmf_status parse_parameters(PyObject *tuple, const mmf_activation_row *row,
+                                   mmf_request *request)
 {
     Py_ssize_t given = PyTuple_Size(tuple) - 1;
     if (given > row->parameters)
-        return mmf_fail(MMF_VALUE_ERROR, "activation %s takes %d parameter%s, got %zd", row->name, row->parameters,
-                        row->parameters == 1 ? "" : "s", given);
+        return mmf_fail(MMF_VALUE_ERROR, "activation %s takes %d parameter%s, got %zd", row->name,
+                        row->parameters, row->parameters == 1 ? "" : "s", given);
     for (Py_ssize_t i = 0; i < given; i++) {
         char name[64];
         snprintf(name, sizeof name, "activation: parameter %zd of %s", i + 1, row->name);
-        mmf_status status = mmf_parse_scalar(PyTuple_GetItem(tuple, i + 1), name, &request->parameters[i]);
+        mmf_status status =
+            mmf_parse_scalar(PyTuple_GetItem(tuple, i + 1), name, &request->parameters[i]);
         if (status)
             return status;
         if (isnan(request->parameters[i]))
             return mmf_fail(MMF_VALUE_ERROR, "%s must be a number, got nan", name);
     }
     if (row->id == MMF_ACT_CLAMP && given != 2)
-        return mmf_fail(MMF_VALUE_ERROR, "activation clamp needs its bounds: (\"clamp\", low, high)");
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "activation clamp needs its bounds: (\"clamp\", low, high)");
     if (row->id == MMF_ACT_SWIGLU_OAI && request->parameters[0] < 0)
-        return mmf_fail(MMF_VALUE_ERROR, "activation swiglu_oai: its limit must not be negative, got %g",
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "activation swiglu_oai: its limit must not be negative, got %g",
                         request->parameters[0]);
     return MMF_OK;
 }
@@ -85,7 +92,8 @@ mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_re
     if (object == Py_None)
         return MMF_OK;
     if (tuple && PyTuple_Size(object) == 0)
-        return mmf_fail(MMF_VALUE_ERROR, "activation is an empty tuple; pass (name, parameters...)");
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "activation is an empty tuple; pass (name, parameters...)");
     mmf_status status = find_activation(state, tuple ? PyTuple_GetItem(object, 0) : object, &row);
     if (status)
         return status;
@@ -94,7 +102,8 @@ mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_re
     if (tuple)
         return parse_parameters(object, row, request);
     if (row->id == MMF_ACT_CLAMP)
-        return mmf_fail(MMF_VALUE_ERROR, "activation clamp needs its bounds: (\"clamp\", low, high)");
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "activation clamp needs its bounds: (\"clamp\", low, high)");
     return MMF_OK;
 }
 
@@ -117,7 +126,8 @@ mmf_status mmf_parse_gate_layout(PyObject *object, mmf_gate_layout *layout)
     if (object == Py_None)
         return MMF_OK;
     if (!PyUnicode_Check(object))
-        return mmf_fail(MMF_TYPE_ERROR, "gate_layout must be None or a str, got %s", mmf_type_name(object, type));
+        return mmf_fail(MMF_TYPE_ERROR, "gate_layout must be None or a str, got %s",
+                        mmf_type_name(object, type));
     for (int i = MMF_GATE_HALVES; i <= MMF_GATE_INTERLEAVED; i++)
         if (PyUnicode_CompareWithASCIIString(object, gate_layouts[i]) == 0) {
             *layout = (mmf_gate_layout)i;
@@ -126,10 +136,13 @@ mmf_status mmf_parse_gate_layout(PyObject *object, mmf_gate_layout *layout)
     const char *text = text_of(object);
     if (!text)
         return MMF_PYTHON_ERROR;
-    return mmf_fail(MMF_VALUE_ERROR, "unknown gate_layout \"%.64s\"; it is halves, halves_up_first or interleaved", text);
+    return mmf_fail(MMF_VALUE_ERROR,
+                    "unknown gate_layout \"%.64s\"; it is halves, halves_up_first or interleaved",
+                    text);
 }
 
-/* "torch.bfloat16" for torch.bfloat16: the only way to name a torch.dtype without importing torch. */
+/* "torch.bfloat16" for torch.bfloat16: the only way to name a torch.dtype without importing torch.
+ */
 static mmf_status parse_torch_dtype(PyObject *object, mmf_dtype *dtype, char *text)
 {
     PyObject *string = PyObject_Str(object);
@@ -154,12 +167,17 @@ mmf_status mmf_parse_dtype(mmf_state *state, PyObject *object, const char *name,
             return MMF_OK;
         }
     bool torch = strcmp(mmf_type_name(object, type), "dtype") == 0;
-    mmf_status status = torch ? parse_torch_dtype(object, dtype, text) : mmf_numpy_dtype(state, object, dtype, text);
+    mmf_status status = torch ? parse_torch_dtype(object, dtype, text)
+                              : mmf_numpy_dtype(state, object, dtype, text);
     if (status == MMF_TYPE_ERROR)
-        return mmf_fail(MMF_TYPE_ERROR, "%s is %s; it must be float32, float64, float16 or bfloat16", name, text);
+        return mmf_fail(MMF_TYPE_ERROR,
+                        "%s is %s; it must be float32, float64, float16 or bfloat16", name, text);
     if (status == MMF_PYTHON_ERROR)
-        return mmf_raise_from(state, mmf_fail(MMF_TYPE_ERROR, "%s is no dtype; it must be float32, float64, float16 or "
-                                                              "bfloat16", name));
+        return mmf_raise_from(state,
+                              mmf_fail(MMF_TYPE_ERROR,
+                                       "%s is no dtype; it must be float32, float64, float16 or "
+                                       "bfloat16",
+                                       name));
     return status;
 }
 
@@ -167,7 +185,8 @@ mmf_status mmf_parse_flag(PyObject *object, const char *name, bool *flag)
 {
     char type[96];
     if (!PyBool_Check(object))
-        return mmf_fail(MMF_TYPE_ERROR, "%s must be True or False, got %s", name, mmf_type_name(object, type));
+        return mmf_fail(MMF_TYPE_ERROR, "%s must be True or False, got %s", name,
+                        mmf_type_name(object, type));
     *flag = object == Py_True;
     return MMF_OK;
 }

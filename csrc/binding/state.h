@@ -1,4 +1,5 @@
-/* Everything Python that the module holds: interned names, types, facts about argument types. One per module object. */
+/* Everything Python that the module holds: interned names, types, facts about argument types. One
+ * per module object. */
 #ifndef MMF_STATE_H
 #define MMF_STATE_H
 
@@ -11,36 +12,37 @@
 
 #include <stdbool.h>
 
-/* Interned names: X(enumerator, text). The keywords of matmul_fused come first, in the order of its signature. */
-#define MMF_NAMES(X)                                                                                                   \
-    X(A, "A")                                                                                                          \
-    X(B, "B")                                                                                                          \
-    X(BIAS, "bias")                                                                                                    \
-    X(ACTIVATION, "activation")                                                                                        \
-    X(ALPHA, "alpha")                                                                                                  \
-    X(BETA, "beta")                                                                                                    \
-    X(C, "C")                                                                                                          \
-    X(MULTIPLY, "multiply")                                                                                            \
-    X(PREACTIVATION, "preactivation")                                                                                  \
-    X(GATE_LAYOUT, "gate_layout")                                                                                      \
-    X(OUT, "out")                                                                                                      \
-    X(OUT_DTYPE, "out_dtype")                                                                                          \
-    X(ALLOW_TF32, "allow_tf32")                                                                                        \
-    X(STREAM, "stream")                                                                                                \
-    X(LAYOUT, "layout")                                                                                                \
-    X(MAX_VERSION, "max_version")                                                                                      \
-    X(DL_DEVICE, "dl_device")                                                                                          \
-    X(COPY, "copy")                                                                                                    \
-    X(DLPACK, "__dlpack__")                                                                                            \
-    X(DLPACK_DEVICE, "__dlpack_device__")                                                                              \
-    X(EXCHANGE_API, "__dlpack_c_exchange_api__")                                                                       \
+/* Interned names: X(enumerator, text). The keywords of matmul_fused come first, in the order of its
+ * signature. */
+#define MMF_NAMES(X)                                                                               \
+    X(A, "A")                                                                                      \
+    X(B, "B")                                                                                      \
+    X(BIAS, "bias")                                                                                \
+    X(ACTIVATION, "activation")                                                                    \
+    X(ALPHA, "alpha")                                                                              \
+    X(BETA, "beta")                                                                                \
+    X(C, "C")                                                                                      \
+    X(MULTIPLY, "multiply")                                                                        \
+    X(PREACTIVATION, "preactivation")                                                              \
+    X(GATE_LAYOUT, "gate_layout")                                                                  \
+    X(OUT, "out")                                                                                  \
+    X(OUT_DTYPE, "out_dtype")                                                                      \
+    X(ALLOW_TF32, "allow_tf32")                                                                    \
+    X(STREAM, "stream")                                                                            \
+    X(LAYOUT, "layout")                                                                            \
+    X(MAX_VERSION, "max_version")                                                                  \
+    X(DL_DEVICE, "dl_device")                                                                      \
+    X(COPY, "copy")                                                                                \
+    X(DLPACK, "__dlpack__")                                                                        \
+    X(DLPACK_DEVICE, "__dlpack_device__")                                                          \
+    X(EXCHANGE_API, "__dlpack_c_exchange_api__")                                                   \
     X(TORCH_DISPATCH, "__torch_dispatch__")
 
 typedef enum mmf_name {
 #define X(id, text) MMF_NAME_##id,
     MMF_NAMES(X)
 #undef X
-    MMF_NAME_COUNT
+        MMF_NAME_COUNT
 } mmf_name;
 
 /* How operands of a Python type are imported and what a result for them is. */
@@ -68,8 +70,10 @@ typedef struct mmf_state {
     PyObject *max_version;                         /* (1, 3) */
     PyTypeObject *array_type, *packed_type;
     PyObject *device_error;
-    PyObject *torch_is_grad_enabled; /* torch.is_grad_enabled once torch was seen, and what follows */
-    PyGetSetDef torch_requires_grad; /* torch.Tensor.requires_grad and .is_neg without the attribute look-up */
+    PyObject
+        *torch_is_grad_enabled; /* torch.is_grad_enabled once torch was seen, and what follows */
+    PyGetSetDef torch_requires_grad; /* torch.Tensor.requires_grad and .is_neg without the attribute
+                                        look-up */
     PyMethodDef torch_is_neg;
     PyObject *bfloat16; /* np.dtype of ml_dtypes.bfloat16 once it was seen */
     int bfloat16_number;

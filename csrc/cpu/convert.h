@@ -1,12 +1,12 @@
-/* float16 and bfloat16 to and from float and double, by bit operations without branches, so that loops vectorise.
- * Path of a call: under move.inc, where elements are read, and where results are rounded, once.
- * Round to nearest, ties to even; NaN stays NaN; too large gives infinity; subnormals are exact. */
+/* float16 and bfloat16 to and from float and double, by bit operations without branches, so that
+ * loops vectorise. Path of a call: under move.inc, where elements are read, and where results are
+ * rounded, once. Round to nearest, ties to even; NaN stays NaN; too large gives infinity;
+ * subnormals are exact. */
 #ifndef MMF_CPU_CONVERT_H
 #define MMF_CPU_CONVERT_H
 
 #include <stdint.h>
 #include <string.h>
-
 
 static inline uint32_t mmf_float_bits(float value)
 {
@@ -22,8 +22,8 @@ static inline float mmf_bits_float(uint32_t bits)
     return value;
 }
 
-/* yes where the condition holds, else no. As masks: compilers move the arithmetic of one arm of ?: behind a branch,
- * and then refuse to vectorise it because it might raise a floating-point flag. */
+/* yes where the condition holds, else no. As masks: compilers move the arithmetic of one arm of ?:
+ * behind a branch, and then refuse to vectorise it because it might raise a floating-point flag. */
 static inline uint32_t mmf_select(int condition, uint32_t yes, uint32_t no)
 {
     const uint32_t mask = 0u - (uint32_t)condition;
@@ -46,10 +46,12 @@ static inline uint16_t mmf_float_to_bf16(float value)
 static inline float mmf_f16_to_float(uint16_t bits)
 {
     uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = (uint32_t)(bits & 0x7fff) << 13;
-    uint32_t bias = mmf_select(magnitude >= 0x7c00u << 13, 224u << 23, 112u << 23); /* infinity stays on top */
+    uint32_t bias =
+        mmf_select(magnitude >= 0x7c00u << 13, 224u << 23, 112u << 23); /* infinity stays on top */
     /* Subnormal: set as the fraction below 2^-14, then take 2^-14 away. */
     float subnormal = mmf_bits_float(magnitude | 113u << 23) - 0x1p-14f;
-    uint32_t result = mmf_select(magnitude < 0x400u << 13, mmf_float_bits(subnormal), magnitude + bias);
+    uint32_t result =
+        mmf_select(magnitude < 0x400u << 13, mmf_float_bits(subnormal), magnitude + bias);
     return mmf_bits_float(result | sign);
 }
 
@@ -65,8 +67,8 @@ static inline uint16_t mmf_float_to_f16(float value)
     return (uint16_t)(sign | mmf_select(magnitude > 0x7f800000, quiet_nan, finite));
 }
 
-/* Round to odd: cut the double to a float and keep "something was cut" in the last bit. A second rounding to 22 or
- * fewer bits then gives what one rounding from the double would have given. */
+/* Round to odd: cut the double to a float and keep "something was cut" in the last bit. A second
+ * rounding to 22 or fewer bits then gives what one rounding from the double would have given. */
 static inline float mmf_double_to_odd_float(double value)
 {
     float nearest = (float)value;

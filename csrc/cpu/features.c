@@ -1,4 +1,5 @@
-/* CPUID and XGETBV, asked once. Path of a call: supports() of the blocked rows; info() prints the names. */
+/* CPUID and XGETBV, asked once. Path of a call: supports() of the blocked rows; info() prints the
+ * names. */
 #include "cpu/features.h"
 
 #include <pthread.h>
@@ -18,7 +19,8 @@ static features found;
 
 #include <cpuid.h>
 
-/* The operating system saves xmm and ymm (XCR0 bits 1 and 2): a CPU bit alone does not promise that. */
+/* The operating system saves xmm and ymm (XCR0 bits 1 and 2): a CPU bit alone does not promise
+ * that. */
 static bool saves_ymm(unsigned leaf1_ecx)
 {
     const unsigned osxsave = 1u << 27, avx = 1u << 28;
@@ -51,8 +53,8 @@ static void detect(void)
 static void load(void)
 {
     detect();
-    snprintf(found.names, sizeof found.names, "%s%s%s", found.avx2 ? " avx2" : "", found.fma ? " fma" : "",
-             found.f16c ? " f16c" : "");
+    snprintf(found.names, sizeof found.names, "%s%s%s", found.avx2 ? " avx2" : "",
+             found.fma ? " fma" : "", found.f16c ? " f16c" : "");
     memmove(found.names, found.names + (found.names[0] == ' '), strlen(found.names));
 }
 

@@ -1,10 +1,13 @@
-/* Prepacked weights, layout "panels64". Path of a call: mf.prepack() and PackedMatrix.unpack(), through the binding. */
+/* Prepacked weights, layout "panels64". Path of a call: mf.prepack() and PackedMatrix.unpack(),
+ * through the binding. */
 #include <string.h>
 
 #include "cpu/convert.h"
 #include "cpu/shuffle.h"
 #include "cpu/view.h"
 
+/* each needs what stands before it */
+/* clang-format off */
 #include "cpu/real_float.h"
 #include "cpu/move.inc"
 #include "cpu/pack.inc"
@@ -14,6 +17,7 @@
 #include "cpu/move.inc"
 #include "cpu/pack.inc"
 #include "cpu/real_end.h"
+/* clang-format on */
 
 int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n)
 {
@@ -21,8 +25,8 @@ int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n)
     return (n + columns - 1) / columns * k * MMF_PANEL_BYTES;
 }
 
-void mmf_cpu_pack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row, int64_t col,
-                         void *panels)
+void mmf_cpu_pack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
+                         int64_t col, void *panels)
 {
     if (dtype == MMF_FLOAT64)
         pack_panels_double(dtype, k, n, data, row, col, panels, k * MMF_PANEL_BYTES / 8);
@@ -30,8 +34,8 @@ void mmf_cpu_pack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *data
         pack_panels_float(dtype, k, n, data, row, col, panels, k * MMF_PANEL_BYTES / 4);
 }
 
-void mmf_cpu_unpack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row, int64_t col,
-                           void *data)
+void mmf_cpu_unpack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row,
+                           int64_t col, void *data)
 {
     if (dtype == MMF_FLOAT64)
         unpack_panels_double(dtype, k, n, panels, row, col, data);

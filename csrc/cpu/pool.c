@@ -1,10 +1,12 @@
 /* Owner of the worker threads: one job at a time, tasks handed out by an atomic counter.
- * Path of a call: under run() of the blocked rows. Nothing starts before the first parallel job, so import is cheap
- * and a fork before it harmless; a fork after it leaves a pool without threads, which starts its own.
+ * Path of a call: under run() of the blocked rows. Nothing starts before the first parallel job, so
+ * import is cheap and a fork before it harmless; a fork after it leaves a pool without threads,
+ * which starts its own.
  *
- * The job is described by one word, `state`: a ticket count of the workers inside, how many may enter, and whether
- * it is open. A worker enters by a compare-and-swap and leaves by a decrement; the caller closes the job when the
- * tasks are gone and waits for those inside only. A worker that wakes late finds the job closed and costs nothing. */
+ * The job is described by one word, `state`: a ticket count of the workers inside, how many may
+ * enter, and whether it is open. A worker enters by a compare-and-swap and leaves by a decrement;
+ * the caller closes the job when the tasks are gone and waits for those inside only. A worker that
+ * wakes late finds the job closed and costs nothing. */
 #include "cpu/pool.h"
 
 #include <pthread.h>
@@ -67,11 +69,13 @@ static void work(int thread)
 /* A hint, read without being inside: an exhausted job is not worth entering. */
 static bool job_waits(void)
 {
-    return may_enter(atomic_load(&pool.state)) && atomic_load_explicit(&pool.left, memory_order_relaxed) > 0;
+    return may_enter(atomic_load(&pool.state)) &&
+           atomic_load_explicit(&pool.left, memory_order_relaxed) > 0;
 }
 
-/* Enter the open job, if any, and work; true if this worker was inside. A number can be given a second time only
- * after a worker left, which it does when no task is left to do under that number. */
+/* Enter the open job, if any, and work; true if this worker was inside. A number can be given a
+ * second time only after a worker left, which it does when no task is left to do under that number.
+ */
 static bool take_part(void)
 {
     if (!job_waits())
@@ -90,7 +94,8 @@ static bool take_part(void)
 static void sleep_until_job(void)
 {
     pthread_mutex_lock(&pool.mutex);
-    atomic_fetch_add(&pool.sleepers, 1); /* before the test: a caller opens the job first and then looks here */
+    atomic_fetch_add(&pool.sleepers,
+                     1); /* before the test: a caller opens the job first and then looks here */
     while (!job_waits())
         pthread_cond_wait(&pool.wake, &pool.mutex);
     atomic_fetch_sub(&pool.sleepers, 1);
@@ -114,7 +119,8 @@ static void *worker(void *unused)
     return NULL;
 }
 
-/* In the child of a fork: the workers are gone, and locks may be held by threads that no longer exist. */
+/* In the child of a fork: the workers are gone, and locks may be held by threads that no longer
+ * exist. */
 static void forget_threads(void)
 {
     pthread_mutex_init(&pool.mutex, NULL);
@@ -130,7 +136,8 @@ static void watch_forks(void)
     pthread_atfork(NULL, NULL, forget_threads);
 }
 
-/* Start workers up to `count`. One that cannot be started is not missed: the others do its tasks. */
+/* Start workers up to `count`. One that cannot be started is not missed: the others do its tasks.
+ */
 static void start_workers(int count)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -141,7 +148,8 @@ static void start_workers(int count)
     if (pthread_attr_init(&attributes) != 0)
         return;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited: signals stay with the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all,
+                    &before); /* inherited: signals stay with the program's own threads */
     pthread_t thread;
     while (pool.started < count && pthread_create(&thread, &attributes, worker, NULL) == 0)
         pool.started++;
@@ -172,7 +180,8 @@ static void wait_until_left(void)
     }
 }
 
-void mmf_pool_run(int tasks, int threads, void (*task)(void *context, int index, int thread), void *context)
+void mmf_pool_run(int tasks, int threads, void (*task)(void *context, int index, int thread),
+                  void *context)
 {
     threads = threads < tasks ? threads : tasks;
     threads = threads < MMF_MAX_THREADS ? threads : MMF_MAX_THREADS;

@@ -1,5 +1,6 @@
 /* The yardstick: three plain loops in the next wider type, any layout, any dtype, one thread.
- * Path of a call: the last row of plan/kernel_list.c; shares only the conversions and the epilogue with the others. */
+ * Path of a call: the last row of plan/kernel_list.c; shares only the conversions and the epilogue
+ * with the others. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,11 +8,15 @@
 #include "cpu/convert.h"
 #include "cpu/view.h"
 
-#include "cpu/real_double.h" /* also for float32 problems: everything up to the one rounding is double */
+/* Also for float32 problems: everything up to the one rounding is double. */
+/* each needs what stands before it */
+/* clang-format off */
+#include "cpu/real_double.h"
 #include "cpu/move.inc"
 #include "cpu/activate.inc"
 #include "cpu/epilogue.inc"
 #include "cpu/real_end.h"
+/* clang-format on */
 
 static bool supports(const mmf_problem *problem, char *reason)
 {
@@ -39,7 +44,8 @@ static double value_at(const mmf_view *view, int operand, int64_t i, int64_t j)
     return value;
 }
 
-/* sum over k of A[i, k] * B[k, j]. Products of float32 are exact in double; those of float64 need the wider type. */
+/* sum over k of A[i, k] * B[k, j]. Products of float32 are exact in double; those of float64 need
+ * the wider type. */
 static double dot(const mmf_view *view, int b, int64_t i, int64_t j)
 {
     if (view->problem->dtype[MMF_A] == MMF_FLOAT64) {

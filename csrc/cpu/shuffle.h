@@ -1,4 +1,5 @@
-/* Vectors of four floats for the transposition in pack.inc, in what GCC and clang have in common. */
+/* Vectors of four floats for the transposition in pack.inc, in what GCC and clang have in common.
+ */
 #ifndef MMF_CPU_SHUFFLE_H
 #define MMF_CPU_SHUFFLE_H
 

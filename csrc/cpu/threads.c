@@ -93,7 +93,8 @@ static int cgroup_quota(void)
         *group++ = 0;
         controllers++;
         const char *root = *controllers == 0 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
-        if (*controllers == 0 || strncmp(controllers, "cpu", 3) == 0 || strstr(controllers, ",cpu,")) {
+        if (*controllers == 0 || strncmp(controllers, "cpu", 3) == 0 ||
+            strstr(controllers, ",cpu,")) {
             int quota = least_quota(root, group);
             least = quota < least ? quota : least;
         }

@@ -1,5 +1,6 @@
 /* The operands of one matrix of the batch, and where their elements lie.
- * Path of a call: made by run() of every CPU row for each batch index, read by packing and the epilogue. */
+ * Path of a call: made by run() of every CPU row for each batch index, read by packing and the
+ * epilogue. */
 #ifndef MMF_CPU_VIEW_H
 #define MMF_CPU_VIEW_H
 
@@ -44,7 +45,8 @@ static inline void mmf_view_at(mmf_view *view, const mmf_problem *problem, int64
         index /= size;
         for (int o = 0; o < MMF_OPERANDS; o++) {
             if (problem->dtype[o] != MMF_ABSENT && view->data[o])
-                view->data[o] += at * problem->strides[o].batch[axis] * mmf_element_size(problem->dtype[o]);
+                view->data[o] +=
+                    at * problem->strides[o].batch[axis] * mmf_element_size(problem->dtype[o]);
         }
     }
 }
@@ -52,8 +54,8 @@ static inline void mmf_view_at(mmf_view *view, const mmf_problem *problem, int64
 static inline char *mmf_element(const mmf_view *view, int operand, int64_t i, int64_t j)
 {
     const mmf_strides *strides = &view->problem->strides[operand];
-    return view->data[operand] + (i * strides->row + j * strides->col) *
-                                     mmf_element_size(view->problem->dtype[operand]);
+    return view->data[operand] +
+           (i * strides->row + j * strides->col) * mmf_element_size(view->problem->dtype[operand]);
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* Back ends by device; one layout and one device so far. Path of a call: off it; prepack, info and set_num_threads. */
+/* Back ends by device; one layout and one device so far. Path of a call: off it; prepack, info and
+ * set_num_threads. */
 #include "plan/backends.h"
 
 #include "cpu/rows.h"
@@ -11,10 +12,13 @@ mmf_status mmf_prepack_layout(mmf_device device, const char *name, int *layout)
 {
     char text[24];
     if (device.type != MMF_CPU)
-        return mmf_fail(MMF_NOT_IMPLEMENTED, "B is on %s; prepack works on the CPU only in this version",
+        return mmf_fail(MMF_NOT_IMPLEMENTED,
+                        "B is on %s; prepack works on the CPU only in this version",
                         mmf_device_name(device, text));
     if (strcmp(name, "auto") && strcmp(name, panels64))
-        return mmf_fail(MMF_VALUE_ERROR, "unknown layout \"%.64s\"; on the CPU it is \"auto\" or \"%s\"", name, panels64);
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "unknown layout \"%.64s\"; on the CPU it is \"auto\" or \"%s\"", name,
+                        panels64);
     *layout = MMF_CPU_PANELS64;
     return MMF_OK;
 }
@@ -30,15 +34,15 @@ int64_t mmf_prepack_bytes(int layout, mmf_dtype dtype, int64_t k, int64_t n)
     return mmf_cpu_panels_bytes(dtype, k, n);
 }
 
-void mmf_prepack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row, int64_t col,
-                 void *packed)
+void mmf_prepack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
+                 int64_t col, void *packed)
 {
     (void)layout;
     mmf_cpu_pack_panels(dtype, k, n, data, row, col, packed);
 }
 
-void mmf_unpack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *packed, int64_t row, int64_t col,
-                void *data)
+void mmf_unpack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *packed, int64_t row,
+                int64_t col, void *data)
 {
     (void)layout;
     mmf_cpu_unpack_panels(dtype, k, n, packed, row, col, data);

@@ -1,21 +1,24 @@
-/* What a device offers besides kernels: prepacked weights, threads, facts. Chooses the back end by device. */
+/* What a device offers besides kernels: prepacked weights, threads, facts. Chooses the back end by
+ * device. */
 #ifndef MMF_BACKENDS_H
 #define MMF_BACKENDS_H
 
 #include "problem/problem.h"
 
-/* The id of a prepacked layout by name ("auto": the device's best), or VALUE_ERROR / NOT_IMPLEMENTED. */
+/* The id of a prepacked layout by name ("auto": the device's best), or VALUE_ERROR /
+ * NOT_IMPLEMENTED. */
 mmf_status mmf_prepack_layout(mmf_device device, const char *name, int *layout);
 const char *mmf_prepack_layout_name(int layout);
 
 /* Bytes that a K x N weight takes in a layout. */
 int64_t mmf_prepack_bytes(int layout, mmf_dtype dtype, int64_t k, int64_t n);
 
-/* Bring the K x N matrix with element strides (row, col) into a layout (64-byte aligned), and back, without rounding. */
-void mmf_prepack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row, int64_t col,
-                 void *packed);
-void mmf_unpack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *packed, int64_t row, int64_t col,
-                void *data);
+/* Bring the K x N matrix with element strides (row, col) into a layout (64-byte aligned), and back,
+ * without rounding. */
+void mmf_prepack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
+                 int64_t col, void *packed);
+void mmf_unpack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *packed, int64_t row,
+                int64_t col, void *data);
 
 const char *mmf_host_features(void);
 int mmf_host_get_threads(void);

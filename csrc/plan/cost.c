@@ -32,7 +32,8 @@ double mmf_plan_flops(const mmf_problem *p)
 }
 
 /* Bytes of the operand's distinct elements. */
-static double operand_bytes(const mmf_problem *p, mmf_operand operand, int64_t rows, int64_t columns)
+static double operand_bytes(const mmf_problem *p, mmf_operand operand, int64_t rows,
+                            int64_t columns)
 {
     if (p->dtype[operand] == MMF_ABSENT)
         return 0;
@@ -60,6 +61,7 @@ double mmf_plan_seconds(const mmf_problem *p, const mmf_plan *plan)
     double gflops = mmf_problem_accumulator(p) == MMF_FLOAT64 ? cost->gflops64 : cost->gflops32;
     double bandwidth = bytes_per_second * threads;
     double compute = mmf_plan_flops(p) / (gflops * 1e9 * threads);
-    double memory = bytes / (bandwidth < bytes_per_second_limit ? bandwidth : bytes_per_second_limit);
+    double memory =
+        bytes / (bandwidth < bytes_per_second_limit ? bandwidth : bytes_per_second_limit);
     return cost->call_seconds + (compute > memory ? compute : memory);
 }

@@ -1,5 +1,5 @@
-/* The ordered list of kernels, best first, and the choice among them: the only file that names rows.
- * Path of a call: after problem/; what it returns is run by the binding. */
+/* The ordered list of kernels, best first, and the choice among them: the only file that names
+ * rows. Path of a call: after problem/; what it returns is run by the binding. */
 #include "plan/plan.h"
 
 #include "cpu/rows.h"
@@ -52,8 +52,10 @@ mmf_status mmf_plan_force(const char *name, const char **previous)
     if (name && !row) {
         char names[256] = "";
         for (int i = 0; i < ROWS; i++)
-            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", rows[i]->name);
-        return mmf_fail(MMF_VALUE_ERROR, "unknown kernel \"%.64s\"; this build has %s", name, names);
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
+                     rows[i]->name);
+        return mmf_fail(MMF_VALUE_ERROR, "unknown kernel \"%.64s\"; this build has %s", name,
+                        names);
     }
     *previous = forced ? forced->name : NULL;
     forced = row;
@@ -62,7 +64,8 @@ mmf_status mmf_plan_force(const char *name, const char **previous)
 
 bool mmf_plan_accepts(const mmf_kernel_row *row, const mmf_problem *problem, char *reason)
 {
-    const char *only = mmf_environment(MMF_ENV_KERNEL), *disabled = mmf_environment(MMF_ENV_DISABLE);
+    const char *only = mmf_environment(MMF_ENV_KERNEL),
+               *disabled = mmf_environment(MMF_ENV_DISABLE);
     if (forced ? row != forced : only && strcmp(only, row->name)) {
         snprintf(reason, MMF_REASON_TEXT, "%s is forced%s", forced ? forced->name : only,
                  forced ? "" : " by MATMUL_FUSED_KERNEL");

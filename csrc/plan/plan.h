@@ -12,7 +12,8 @@ typedef struct mmf_plan {
 /* The ordered list, best first; NULL past the end. */
 const mmf_kernel_row *mmf_kernel_list(int index);
 
-/* True if the row takes the problem; else false and the reason: its own, or that it is disabled or not the forced one. */
+/* True if the row takes the problem; else false and the reason: its own, or that it is disabled or
+ * not the forced one. */
 bool mmf_plan_accepts(const mmf_kernel_row *row, const mmf_problem *problem, char *reason);
 
 /* The first row that accepts, configured. None: NOT_IMPLEMENTED with the reasons of every row. */
@@ -27,7 +28,8 @@ double mmf_plan_flops(const mmf_problem *problem);
 /* Elements of the result. */
 double mmf_plan_outputs(const mmf_problem *problem);
 
-/* Let only the row called name run on this thread (NULL: any). *previous gets the row forced before, or NULL. */
+/* Let only the row called name run on this thread (NULL: any). *previous gets the row forced
+ * before, or NULL. */
 mmf_status mmf_plan_force(const char *name, const char **previous);
 
 #endif

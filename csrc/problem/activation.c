@@ -4,9 +4,9 @@
 #include <string.h>
 
 const mmf_activation_row mmf_activations[] = {
-#define MMF_ACTIVATION(id, name, parameters, default0, default1, f)                                                    \
+#define MMF_ACTIVATION(id, name, parameters, default0, default1, f)                                \
     {name, MMF_ACT_##id, false, false, parameters, {default0, default1}},
-#define MMF_GATED(id, name, parameters, default0, default1, f)                                                         \
+#define MMF_GATED(id, name, parameters, default0, default1, f)                                     \
     {name, MMF_ACT_##id, true, false, parameters, {default0, default1}},
 #define MMF_ALIAS(name, id) {name, MMF_ACT_##id, false, true, 0, {0, 0}},
 #include "problem/activations.def"
@@ -56,7 +56,8 @@ const char *mmf_activation_nearest(const char *name)
 {
     int best = 1; /* row 0 is no activation */
     for (int i = 2; i < mmf_activation_rows; i++)
-        if (edit_distance(name, mmf_activations[i].name) < edit_distance(name, mmf_activations[best].name))
+        if (edit_distance(name, mmf_activations[i].name) <
+            edit_distance(name, mmf_activations[best].name))
             best = i;
     return mmf_activations[best].name;
 }

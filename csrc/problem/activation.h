@@ -38,11 +38,11 @@ const char *mmf_activation_nearest(const char *name);
 
 /* Where the gate and up columns of a gated z lie. */
 typedef enum mmf_gate_layout {
-    MMF_GATE_NONE,           /* not gated */
-    MMF_GATE_HALVES,         /* [gate | up]: vLLM, SGLang */
+    MMF_GATE_NONE,            /* not gated */
+    MMF_GATE_HALVES,          /* [gate | up]: vLLM, SGLang */
     MMF_GATE_HALVES_UP_FIRST, /* [up | gate]: torch's F.glu, diffusers */
-    MMF_GATE_INTERLEAVED,    /* g0 u0 g1 u1 ...: gpt-oss */
-    MMF_GATE_PAIR,           /* two weights: Hugging Face Llama */
+    MMF_GATE_INTERLEAVED,     /* g0 u0 g1 u1 ...: gpt-oss */
+    MMF_GATE_PAIR,            /* two weights: Hugging Face Llama */
 } mmf_gate_layout;
 
 #endif

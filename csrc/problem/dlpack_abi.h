@@ -1,5 +1,6 @@
-/* The part of DLPack's C ABI (version 1.3) that this library speaks. A new dtype or device here is a deliberate change.
- * Source of the layouts: the DLPack specification. Asserted below for 64-bit machines. */
+/* The part of DLPack's C ABI (version 1.3) that this library speaks. A new dtype or device here is
+ * a deliberate change. Source of the layouts: the DLPack specification. Asserted below for 64-bit
+ * machines. */
 #ifndef MMF_DLPACK_ABI_H
 #define MMF_DLPACK_ABI_H
 
@@ -13,12 +14,12 @@ typedef struct DLPackVersion {
 } DLPackVersion;
 
 enum { /* DLDeviceType */
-    MMF_DL_CPU = 1,
-    MMF_DL_CUDA = 2,
-    MMF_DL_CUDA_HOST = 3,
-    MMF_DL_ROCM = 10,
-    MMF_DL_ROCM_HOST = 11,
-    MMF_DL_CUDA_MANAGED = 13,
+       MMF_DL_CPU = 1,
+       MMF_DL_CUDA = 2,
+       MMF_DL_CUDA_HOST = 3,
+       MMF_DL_ROCM = 10,
+       MMF_DL_ROCM_HOST = 11,
+       MMF_DL_CUDA_MANAGED = 13,
 };
 
 typedef struct DLDevice {
@@ -26,12 +27,12 @@ typedef struct DLDevice {
 } DLDevice;
 
 enum { /* DLDataTypeCode */
-    MMF_DL_INT = 0,
-    MMF_DL_UINT = 1,
-    MMF_DL_FLOAT = 2,
-    MMF_DL_BFLOAT = 4,
-    MMF_DL_COMPLEX = 5,
-    MMF_DL_BOOL = 6,
+       MMF_DL_INT = 0,
+       MMF_DL_UINT = 1,
+       MMF_DL_FLOAT = 2,
+       MMF_DL_BFLOAT = 4,
+       MMF_DL_COMPLEX = 5,
+       MMF_DL_BOOL = 6,
 };
 
 typedef struct DLDataType {
@@ -66,8 +67,9 @@ typedef struct DLManagedTensorVersioned {
     DLTensor dl_tensor;
 } DLManagedTensorVersioned;
 
-/* type(x).__dlpack_c_exchange_api__: a capsule "dlpack_exchange_api" that lives as long as the process. Functions return
- * 0, or -1 with a Python exception set (the allocator: reported through set_error). */
+/* type(x).__dlpack_c_exchange_api__: a capsule "dlpack_exchange_api" that lives as long as the
+ * process. Functions return 0, or -1 with a Python exception set (the allocator: reported through
+ * set_error). */
 typedef struct DLPackExchangeAPIHeader {
     DLPackVersion version;
     struct DLPackExchangeAPIHeader *prev_api;
@@ -75,11 +77,15 @@ typedef struct DLPackExchangeAPIHeader {
 
 typedef struct DLPackExchangeAPI {
     DLPackExchangeAPIHeader header;
-    int (*managed_tensor_allocator)(DLTensor *prototype, DLManagedTensorVersioned **out, void *error_context,
-                                    void (*set_error)(void *error_context, const char *kind, const char *message));
+    int (*managed_tensor_allocator)(DLTensor *prototype, DLManagedTensorVersioned **out,
+                                    void *error_context,
+                                    void (*set_error)(void *error_context, const char *kind,
+                                                      const char *message));
     int (*managed_tensor_from_py_object_no_sync)(void *py_object, DLManagedTensorVersioned **out);
-    int (*managed_tensor_to_py_object_no_sync)(DLManagedTensorVersioned *tensor, void **out_py_object);
-    int (*dltensor_from_py_object_no_sync)(void *py_object, DLTensor *out); /* borrowed view; may be NULL */
+    int (*managed_tensor_to_py_object_no_sync)(DLManagedTensorVersioned *tensor,
+                                               void **out_py_object);
+    int (*dltensor_from_py_object_no_sync)(void *py_object,
+                                           DLTensor *out); /* borrowed view; may be NULL */
     int (*current_work_stream)(int32_t device_type, int32_t device_id, void **out_stream);
 } DLPackExchangeAPI;
 

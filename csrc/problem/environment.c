@@ -7,9 +7,11 @@
 
 const mmf_variable_row mmf_variables[MMF_ENV_COUNT] = {
     [MMF_ENV_NUM_THREADS] = {"MATMUL_FUSED_NUM_THREADS", "threads of the CPU back end"},
-    [MMF_ENV_KERNEL] = {"MATMUL_FUSED_KERNEL", "the only kernel that may run (a name from explain)"},
+    [MMF_ENV_KERNEL] = {"MATMUL_FUSED_KERNEL",
+                        "the only kernel that may run (a name from explain)"},
     [MMF_ENV_DISABLE] = {"MATMUL_FUSED_DISABLE", "kernels that may not run, separated by commas"},
-    [MMF_ENV_LOG] = {"MATMUL_FUSED_LOG", "level of the logger \"matmul_fused\", written to stderr: debug, info, ..."},
+    [MMF_ENV_LOG] = {"MATMUL_FUSED_LOG",
+                     "level of the logger \"matmul_fused\", written to stderr: debug, info, ..."},
 };
 
 static char *values[MMF_ENV_COUNT];

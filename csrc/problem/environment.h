@@ -1,4 +1,5 @@
-/* The environment variables, one table: read once at import, printed by info, tested against the README. */
+/* The environment variables, one table: read once at import, printed by info, tested against the
+ * README. */
 #ifndef MMF_ENVIRONMENT_H
 #define MMF_ENVIRONMENT_H
 
@@ -17,7 +18,8 @@ typedef struct mmf_variable_row {
 
 extern const mmf_variable_row mmf_variables[MMF_ENV_COUNT];
 
-/* Take a copy of every variable. Called at import, before anything reads one; later calls do nothing. */
+/* Take a copy of every variable. Called at import, before anything reads one; later calls do
+ * nothing. */
 void mmf_environment_load(void);
 
 /* The value at import, or NULL if unset or empty. */

@@ -8,16 +8,19 @@
 typedef struct mmf_config {
     int32_t tile_m, tile_n, tile_k; /* shown by explain */
     int32_t threads;
+    int64_t own[20]; /* what the row's run() needs besides; nobody else reads it */
 } mmf_config;
 
 #define MMF_REASON_TEXT 160
 
 typedef struct mmf_kernel_row {
     const char *name; /* the name that force_kernel, explain and profilers show */
-    /* True, or false with a reason ("needs AVX2, which this CPU lacks") in reason[MMF_REASON_TEXT]. */
+    /* True, or false with a reason ("needs AVX2, which this CPU lacks") in reason[MMF_REASON_TEXT].
+     */
     bool (*supports)(const mmf_problem *problem, char *reason);
     void (*configure)(const mmf_problem *problem, mmf_config *config);
-    /* Compute. Called without the GIL where that pays. Writes out completely or returns an error before writing. */
+    /* Compute what configure() saw, data[MMF_OUT] being set now. Called without the GIL where that
+     * pays. Writes out completely or returns an error before writing. */
     mmf_status (*run)(const mmf_problem *problem, const mmf_config *config);
     bool rows_independent_of_m; /* a row of the result has the same bits whatever M is */
 } mmf_kernel_row;

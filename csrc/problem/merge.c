@@ -2,14 +2,16 @@
  * Path of a call: last step of problem.c. */
 #include "problem/merge.h"
 
-/* Fold leading axis b into the rows if B does not vary along it and every other operand steps evenly. */
+/* Fold leading axis b into the rows if B does not vary along it and every other operand steps
+ * evenly. */
 static bool fold_into_rows(mmf_problem *p, int b)
 {
     for (int i = 0; i < MMF_OPERANDS; i++) {
         bool is_b = i == MMF_B || i == MMF_B_UP;
         if (p->dtype[i] == MMF_ABSENT)
             continue;
-        if (is_b ? p->strides[i].batch[b] != 0 : p->m != 1 && p->strides[i].batch[b] != p->m * p->strides[i].row)
+        if (is_b ? p->strides[i].batch[b] != 0
+                 : p->m != 1 && p->strides[i].batch[b] != p->m * p->strides[i].row)
             return false;
     }
     for (int i = 0; i < MMF_OPERANDS; i++)

@@ -23,24 +23,26 @@ static int by_step(const void *x, const void *y)
 
 mmf_extent mmf_tensor_extent(const mmf_tensor *tensor)
 {
-    int64_t item = mmf_dtypes[tensor->dtype].size, low = 0, high = 0;
+    int64_t low = 0, high = 1;
     for (int i = 0; i < tensor->ndim; i++) {
-        int64_t reach = tensor->strides[i] * item * (tensor->shape[i] - 1);
-        if (tensor->shape[i] == 0)
+        int64_t steps = tensor->shape[i] - 1, reach = tensor->strides[i] * steps;
+        if (steps < 0)
             return (mmf_extent){0, 0};
-        if (tensor->shape[i] > 1)
-            *(reach < 0 ? &low : &high) += reach;
+        low += steps && reach < 0 ? reach : 0;
+        high += steps && reach > 0 ? reach : 0;
     }
-    int64_t data = (int64_t)(intptr_t)tensor->data;
-    return (mmf_extent){data + low, data + high + item};
+    int64_t data = (int64_t)(intptr_t)tensor->data, item = mmf_dtypes[tensor->dtype].size;
+    return (mmf_extent){data + low * item, data + high * item};
 }
 
 static layout layout_of(const mmf_tensor *tensor)
 {
-    layout result = {.base = mmf_tensor_extent(tensor).begin, .item = mmf_dtypes[tensor->dtype].size};
+    layout result = {.base = mmf_tensor_extent(tensor).begin,
+                     .item = mmf_dtypes[tensor->dtype].size};
     for (int i = 0; i < tensor->ndim; i++) {
         if (tensor->shape[i] != 1)
-            result.axes[result.ndim++] = (axis){tensor->shape[i], llabs(tensor->strides[i] * result.item)};
+            result.axes[result.ndim++] =
+                (axis){tensor->shape[i], llabs(tensor->strides[i] * result.item)};
     }
     qsort(result.axes, (size_t)result.ndim, sizeof(axis), by_step);
     return result;
@@ -67,7 +69,8 @@ bool mmf_tensor_overlaps_itself(const mmf_tensor *tensor)
     }
     if (nested || t.ndim != 2)
         return !nested;
-    /* Steps are multiples of the item here (strides count elements): a*i == b*j has a solution inside the axes? */
+    /* Steps are multiples of the item here (strides count elements): a*i == b*j has a solution
+     * inside the axes? */
     int64_t a = t.axes[0].step, b = t.axes[1].step, r = a, s = b;
     while (s) {
         int64_t rest = r % s;
@@ -77,7 +80,8 @@ bool mmf_tensor_overlaps_itself(const mmf_tensor *tensor)
     return b / r < t.axes[0].count && a / r < t.axes[1].count;
 }
 
-/* Drop zero steps, merge axes that continue each other and fold a dense inner axis into the item. */
+/* Drop zero steps, merge axes that continue each other and fold a dense inner axis into the item.
+ */
 static void merge(layout *t)
 {
     int kept = 0;
@@ -112,7 +116,8 @@ static bool progressions_touch(axis x, int64_t x_item, axis y, int64_t y_item, i
     if (x.count > y.count)
         return progressions_touch(y, y_item, x, x_item, -distance);
     for (int64_t i = 0; i < x.count; i++) {
-        int64_t low = x.step * i - distance - y_item + 1; /* first start of a y item that reaches x's item i */
+        int64_t low = x.step * i - distance - y_item +
+                      1; /* first start of a y item that reaches x's item i */
         int64_t high = x.step * i - distance + x_item - 1;
         int64_t j = low <= 0 ? 0 : floor_divide(low - 1, y.step) + 1;
         if (j < y.count && y.step * j <= high)
@@ -121,13 +126,15 @@ static bool progressions_touch(axis x, int64_t x_item, axis y, int64_t y_item, i
     return false;
 }
 
-/* Two layouts of at most two axes: walk the outer axis of both, only over pairs of rows whose ranges meet. */
+/* Two layouts of at most two axes: walk the outer axis of both, only over pairs of rows whose
+ * ranges meet. */
 static bool rectangles_touch(const layout *x, const layout *y)
 {
     const axis one = {1, 1};
     axis x_in = x->ndim > 0 ? x->axes[0] : one, x_out = x->ndim > 1 ? x->axes[1] : one;
     axis y_in = y->ndim > 0 ? y->axes[0] : one, y_out = y->ndim > 1 ? y->axes[1] : one;
-    int64_t x_width = x_in.step * (x_in.count - 1) + x->item, y_width = y_in.step * (y_in.count - 1) + y->item;
+    int64_t x_width = x_in.step * (x_in.count - 1) + x->item,
+            y_width = y_in.step * (y_in.count - 1) + y->item;
     for (int64_t i = 0; i < x_out.count; i++) {
         int64_t start = x->base + x_out.step * i;
         int64_t first = floor_divide(start - y_width - y->base, y_out.step) + 1;

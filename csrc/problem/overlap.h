@@ -1,4 +1,5 @@
-/* Which tensors share memory: what may be written while others are read. Path of a call: asked by problem.c. */
+/* Which tensors share memory: what may be written while others are read. Path of a call: asked by
+ * problem.c. */
 #ifndef MMF_OVERLAP_H
 #define MMF_OVERLAP_H
 
@@ -16,12 +17,13 @@ static inline bool mmf_extents_meet(mmf_extent a, mmf_extent b)
     return a.begin < b.end && b.begin < a.end;
 }
 
-/* True if an element of a shares a byte with an element of b. Exact if each has at most two axes that cannot be merged;
- * beyond that true wherever the address ranges intersect. */
+/* True if an element of a shares a byte with an element of b. Exact if each has at most two axes
+ * that cannot be merged; beyond that true wherever the address ranges intersect. */
 bool mmf_tensors_overlap(const mmf_tensor *a, const mmf_tensor *b);
 
-/* True if two elements of the tensor share an address (a zero stride over an axis > 1 included). Exact up to two axes;
- * beyond that true unless the strides nest (each axis steps over the whole of the next smaller one). */
+/* True if two elements of the tensor share an address (a zero stride over an axis > 1 included).
+ * Exact up to two axes; beyond that true unless the strides nest (each axis steps over the whole of
+ * the next smaller one). */
 bool mmf_tensor_overlaps_itself(const mmf_tensor *tensor);
 
 #endif

@@ -1,5 +1,6 @@
-/* From tensors to a checked problem: dtypes, devices, shapes, gate layout, then what may not share memory.
- * Path of a call: first stop after the import; nothing is written before all of this has passed. */
+/* From tensors to a checked problem: dtypes, devices, shapes, gate layout, then what may not share
+ * memory. Path of a call: first stop after the import; nothing is written before all of this has
+ * passed. */
 #include "problem/problem.h"
 
 #include "problem/merge.h"
@@ -17,8 +18,15 @@ static const char *dtype_name(mmf_dtype dtype)
 static const char *operand_name(const mmf_request *r, mmf_operand operand)
 {
     static const char *const names[MMF_OPERANDS] = {
-        [MMF_A] = "A", [MMF_B] = "B", [MMF_B_UP] = "B[1]", [MMF_BIAS] = "bias", [MMF_BIAS_UP] = "bias[1]", [MMF_C] = "C",
-        [MMF_MULTIPLY] = "multiply", [MMF_PREACTIVATION] = "preactivation", [MMF_OUT] = "out",
+        [MMF_A] = "A",
+        [MMF_B] = "B",
+        [MMF_B_UP] = "B[1]",
+        [MMF_BIAS] = "bias",
+        [MMF_BIAS_UP] = "bias[1]",
+        [MMF_C] = "C",
+        [MMF_MULTIPLY] = "multiply",
+        [MMF_PREACTIVATION] = "preactivation",
+        [MMF_OUT] = "out",
     };
     if (operand == MMF_B && r->b_up)
         return "B[0]";
@@ -28,7 +36,8 @@ static const char *operand_name(const mmf_request *r, mmf_operand operand)
 static mmf_status check_out_dtype(const mmf_request *r, mmf_dtype *result)
 {
     if (r->out && r->out_dtype != MMF_ABSENT && r->out->dtype != r->out_dtype)
-        return mmf_fail(MMF_VALUE_ERROR, "out has dtype %s but out_dtype is %s; drop out_dtype or pass another out",
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "out has dtype %s but out_dtype is %s; drop out_dtype or pass another out",
                         dtype_name(r->out->dtype), dtype_name(r->out_dtype));
     *result = r->out ? r->out->dtype : r->out_dtype != MMF_ABSENT ? r->out_dtype : r->a->dtype;
     return MMF_OK;
@@ -40,12 +49,15 @@ static mmf_status check_dtype(const mmf_request *r, mmf_operand operand, mmf_dty
     if (dtype == a || operand == MMF_PREACTIVATION || operand == MMF_OUT)
         return MMF_OK;
     if (operand == MMF_B || operand == MMF_B_UP)
-        return mmf_fail(MMF_TYPE_ERROR, "A and %s must have one dtype, got %s and %s; convert one of them",
+        return mmf_fail(MMF_TYPE_ERROR,
+                        "A and %s must have one dtype, got %s and %s; convert one of them",
                         operand_name(r, operand), dtype_name(a), dtype_name(dtype));
     if (dtype == result || dtype == MMF_FLOAT32)
         return MMF_OK;
-    return mmf_fail(MMF_TYPE_ERROR, "%s has dtype %s; it must be float32, that of A (%s) or that of the result (%s)",
-                    operand_name(r, operand), dtype_name(dtype), dtype_name(a), dtype_name(result));
+    return mmf_fail(
+        MMF_TYPE_ERROR,
+        "%s has dtype %s; it must be float32, that of A (%s) or that of the result (%s)",
+        operand_name(r, operand), dtype_name(dtype), dtype_name(a), dtype_name(result));
 }
 
 static mmf_status check_device(const mmf_request *r, mmf_operand operand)
@@ -54,8 +66,9 @@ static mmf_status check_device(const mmf_request *r, mmf_operand operand)
     char given_text[24], wanted_text[24];
     if (given.type == wanted.type && given.id == wanted.id)
         return MMF_OK;
-    return mmf_fail(MMF_VALUE_ERROR, "%s is on %s but A is on %s; move it to A's device", operand_name(r, operand),
-                    mmf_device_name(given, given_text), mmf_device_name(wanted, wanted_text));
+    return mmf_fail(MMF_VALUE_ERROR, "%s is on %s but A is on %s; move it to A's device",
+                    operand_name(r, operand), mmf_device_name(given, given_text),
+                    mmf_device_name(wanted, wanted_text));
 }
 
 static mmf_status check_types_and_devices(const mmf_request *r, mmf_dtype *result)
@@ -71,20 +84,25 @@ static mmf_status check_types_and_devices(const mmf_request *r, mmf_dtype *resul
     return status;
 }
 
-/* Resolve gate layout and activation against the form of B; *gate is MMF_GATE_NONE if the activation is not gated. */
+/* Resolve gate layout and activation against the form of B; *gate is MMF_GATE_NONE if the
+ * activation is not gated. */
 static mmf_status check_gate(const mmf_request *r, mmf_gate_layout *gate)
 {
     const mmf_activation_row *row = mmf_activation_row_of(r->activation);
     *gate = MMF_GATE_NONE;
     if (r->gate_layout != MMF_GATE_NONE && (!row->gated || r->b_up))
         return mmf_fail(MMF_VALUE_ERROR, "gate_layout was given but %s; drop it",
-                        row->gated ? "B is a pair, which needs none" : "the activation has no gate");
+                        row->gated ? "B is a pair, which needs none"
+                                   : "the activation has no gate");
     if (!row->gated) {
         if (r->b_up)
-            return mmf_fail(MMF_VALUE_ERROR,
-                            "B is a pair (gate, up) but activation %s is not gated; pass swiglu, geglu, ...", row->name);
+            return mmf_fail(
+                MMF_VALUE_ERROR,
+                "B is a pair (gate, up) but activation %s is not gated; pass swiglu, geglu, ...",
+                row->name);
         if (r->packed && r->packed_gate != MMF_GATE_NONE)
-            return mmf_fail(MMF_VALUE_ERROR, "B was prepacked for a gate but activation %s is not gated", row->name);
+            return mmf_fail(MMF_VALUE_ERROR,
+                            "B was prepacked for a gate but activation %s is not gated", row->name);
         if (r->bias_up)
             return mmf_fail(MMF_VALUE_ERROR, "bias is a pair but B is not; pass one bias");
         return MMF_OK;
@@ -93,26 +111,46 @@ static mmf_status check_gate(const mmf_request *r, mmf_gate_layout *gate)
         *gate = MMF_GATE_PAIR;
     } else if (r->packed) {
         if (r->packed_gate == MMF_GATE_NONE)
-            return mmf_fail(MMF_VALUE_ERROR, "activation %s needs a weight prepacked for its gate; "
-                                             "use prepack(B, gate_layout=\"halves\")", row->name);
+            return mmf_fail(MMF_VALUE_ERROR,
+                            "activation %s needs a weight prepacked for its gate; "
+                            "use prepack(B, gate_layout=\"halves\")",
+                            row->name);
         if (r->gate_layout != MMF_GATE_NONE && r->gate_layout != r->packed_gate)
-            return mmf_fail(MMF_VALUE_ERROR, "gate_layout differs from the one that B was prepacked with; drop it");
+            return mmf_fail(MMF_VALUE_ERROR,
+                            "gate_layout differs from the one that B was prepacked with; drop it");
         *gate = r->packed_gate;
     } else {
         *gate = r->gate_layout == MMF_GATE_NONE ? MMF_GATE_HALVES : r->gate_layout;
     }
     if ((*gate == MMF_GATE_PAIR) != (r->bias_up != NULL) && r->bias)
-        return mmf_fail(MMF_VALUE_ERROR, r->bias_up ? "bias is a pair but B is not; pass one bias of B's columns"
-                                                    : "B is a pair, so bias must be None or a pair (gate, up)");
+        return mmf_fail(MMF_VALUE_ERROR,
+                        r->bias_up ? "bias is a pair but B is not; pass one bias of B's columns"
+                                   : "B is a pair, so bias must be None or a pair (gate, up)");
     return MMF_OK;
 }
 
-/* Shapes of z and of the result: batch axes of A and B broadcast, then M and N (N of z and of out differ if gated). */
+/* Shape of the result: batch axes of A and B broadcast, then M and N where A and B are no vectors.
+ * z, if gated, has twice the columns. */
 typedef struct shapes {
     int ndim;
     bool has_row, has_col;
-    int64_t z[MMF_MAX_RANK], half[MMF_MAX_RANK], out[MMF_MAX_RANK]; /* half: one stream of z */
+    int64_t dims[MMF_MAX_RANK];
+    int64_t z_columns;
 } shapes;
+
+/* Length of an axis where the last one, if there are columns, has `columns`. */
+static int64_t length_of(const shapes *s, int axis, int64_t columns)
+{
+    return s->has_col && axis == s->ndim - 1 ? columns : s->dims[axis];
+}
+
+static const char *result_text(const shapes *s, int64_t columns, char *text)
+{
+    int64_t shape[MMF_MAX_RANK];
+    for (int i = 0; i < s->ndim; i++)
+        shape[i] = length_of(s, i, columns);
+    return mmf_shape_text(s->ndim, shape, text);
+}
 
 /* A refusal that shows the shapes of A and B: format has two %s for them. */
 static mmf_status fail_shapes(const mmf_request *r, const char *format)
@@ -133,7 +171,7 @@ static mmf_status broadcast_batch(const mmf_request *r, shapes *s)
         int64_t y = i < s->ndim - b_batch ? 1 : b->shape[i - (s->ndim - b_batch)];
         if (x != y && x != 1 && y != 1)
             return fail_shapes(r, "leading axes of A %s and B %s do not broadcast");
-        s->z[i] = x == 1 ? y : x;
+        s->dims[i] = x == 1 ? y : x;
     }
     return MMF_OK;
 }
@@ -144,13 +182,16 @@ static mmf_status check_product_shapes(const mmf_request *r, mmf_gate_layout gat
     bool split = gate != MMF_GATE_NONE && gate != MMF_GATE_PAIR;
     if (a->ndim == 0 || b->ndim == 0)
         return fail_shapes(r, "A is %s and B %s; each needs at least one axis");
-    if (up && (up->ndim != b->ndim || memcmp(b->shape, up->shape, sizeof *b->shape * (size_t)b->ndim))) {
+    if (up &&
+        (up->ndim != b->ndim || memcmp(b->shape, up->shape, sizeof *b->shape * (size_t)b->ndim))) {
         char text[MMF_SHAPE_TEXT], up_text[MMF_SHAPE_TEXT];
         return mmf_fail(MMF_VALUE_ERROR, "B[0] and B[1] must have one shape, got %s and %s",
-                        mmf_shape_text(b->ndim, b->shape, text), mmf_shape_text(up->ndim, up->shape, up_text));
+                        mmf_shape_text(b->ndim, b->shape, text),
+                        mmf_shape_text(up->ndim, up->shape, up_text));
     }
     if (a->shape[a->ndim - 1] != b->shape[b->ndim > 1 ? b->ndim - 2 : 0])
-        return fail_shapes(r, "A %s and B %s do not match: K is the last axis of A and the last but one of B");
+        return fail_shapes(
+            r, "A %s and B %s do not match: K is the last axis of A and the last but one of B");
     if (gate != MMF_GATE_NONE && b->ndim == 1)
         return fail_shapes(r, "a gated activation needs columns: A is %s, but B %s has one axis");
     if (split && b->shape[b->ndim - 1] % 2)
@@ -174,18 +215,16 @@ static mmf_status make_shapes(const mmf_request *r, mmf_gate_layout gate, mmf_pr
     if (gate != MMF_GATE_NONE && gate != MMF_GATE_PAIR)
         p->n /= 2;
     p->batch_ndim = s->ndim;
-    memcpy(p->batch_shape, s->z, sizeof *s->z * (size_t)s->ndim);
-    if (s->has_row)
-        s->z[s->ndim++] = p->m;
-    memcpy(s->half, s->z, sizeof s->z);
-    memcpy(s->out, s->z, sizeof s->z);
-    if (s->has_col) {
-        s->half[s->ndim] = s->out[s->ndim] = p->n;
-        s->z[s->ndim++] = gate == MMF_GATE_NONE ? p->n : 2 * p->n;
-    }
-    int64_t bytes = 8;
     for (int i = 0; i < s->ndim; i++)
-        if (s->z[i] && __builtin_mul_overflow(bytes, s->z[i], &bytes))
+        p->batch_shape[i] = s->dims[i];
+    if (s->has_row)
+        s->dims[s->ndim++] = p->m;
+    if (s->has_col)
+        s->dims[s->ndim++] = p->n;
+    s->z_columns = gate == MMF_GATE_NONE ? p->n : 2 * p->n;
+    int64_t bytes = 16;
+    for (int i = 0; i < s->ndim; i++)
+        if (s->dims[i] && __builtin_mul_overflow(bytes, s->dims[i], &bytes))
             return fail_shapes(r, "the result of A %s and B %s would not fit into memory");
     return MMF_OK;
 }
@@ -195,20 +234,27 @@ static int64_t stride_of(const mmf_tensor *t, int axis)
     return axis < 0 || t->shape[axis] == 1 ? 0 : t->strides[axis];
 }
 
-/* Strides of an epilogue operand or output along the axes of shape. False if it does not broadcast to shape. */
-static bool place(const mmf_tensor *t, const shapes *s, const int64_t *shape, mmf_strides *strides)
+static void place_axes(const mmf_tensor *t, int batch_ndim, bool has_row, bool has_col,
+                       mmf_strides *strides)
+{
+    int axis = t->ndim - 1;
+    strides->col = has_col ? stride_of(t, axis--) : 0;
+    strides->row = has_row ? stride_of(t, axis--) : 0;
+    for (int i = batch_ndim - 1; i >= 0; i--, axis--)
+        strides->batch[i] = stride_of(t, axis);
+}
+
+/* Strides of an epilogue operand or output along the axes of a result with so many columns. False
+ * if it does not broadcast to that. */
+static bool place(const mmf_tensor *t, const shapes *s, int64_t columns, mmf_strides *strides)
 {
     int missing = s->ndim - t->ndim;
     if (missing < 0)
         return false;
     for (int i = 0; i < t->ndim; i++)
-        if (t->shape[i] != shape[i + missing] && t->shape[i] != 1)
+        if (t->shape[i] != length_of(s, i + missing, columns) && t->shape[i] != 1)
             return false;
-    int axis = t->ndim - 1;
-    strides->col = s->has_col ? stride_of(t, axis--) : 0;
-    strides->row = s->has_row ? stride_of(t, axis--) : 0;
-    for (int i = s->ndim - s->has_col - s->has_row - 1; i >= 0; i--, axis--)
-        strides->batch[i] = stride_of(t, axis);
+    place_axes(t, s->ndim - s->has_row - s->has_col, s->has_row, s->has_col, strides);
     return true;
 }
 
@@ -228,7 +274,8 @@ static void set_operand(mmf_problem *p, mmf_operand operand, const mmf_tensor *t
     p->data[operand] = t->data;
 }
 
-/* Split the operand whose columns are those of z into its gate stream and its up stream (operand + 1). */
+/* Split the operand whose columns are those of z into its gate stream and its up stream (operand +
+ * 1). */
 static void split_gate(mmf_problem *p, mmf_operand gate_operand)
 {
     mmf_operand up_operand = gate_operand + 1;
@@ -246,32 +293,40 @@ static void split_gate(mmf_problem *p, mmf_operand gate_operand)
     p->data[up_operand] = up_first ? first : second;
 }
 
-/* Add an epilogue operand that broadcasts to shape. */
-static mmf_status add_epilogue(const mmf_request *r, mmf_problem *p, mmf_operand operand, const shapes *s,
-                               const int64_t *shape)
+/* Add an epilogue operand that broadcasts to a result with so many columns. */
+static mmf_status add_epilogue(const mmf_request *r, mmf_problem *p, mmf_operand operand,
+                               const shapes *s, int64_t columns)
 {
     const mmf_tensor *t = r->operand[operand];
-    if (!place(t, s, shape, &p->strides[operand])) {
+    if (!place(t, s, columns, &p->strides[operand])) {
         char given[MMF_SHAPE_TEXT], wanted[MMF_SHAPE_TEXT];
-        return mmf_fail(MMF_VALUE_ERROR, "%s has shape %s, which does not broadcast to %s", operand_name(r, operand),
-                        mmf_shape_text(t->ndim, t->shape, given), mmf_shape_text(s->ndim, shape, wanted));
+        return mmf_fail(MMF_VALUE_ERROR, "%s has shape %s, which does not broadcast to %s",
+                        operand_name(r, operand), mmf_shape_text(t->ndim, t->shape, given),
+                        result_text(s, columns, wanted));
     }
     set_operand(p, operand, t);
     return MMF_OK;
 }
 
-static mmf_status check_output(const char *name, const mmf_tensor *t, int ndim, const int64_t *shape)
+static mmf_status check_output(const char *name, const mmf_tensor *t, const shapes *s,
+                               int64_t columns)
 {
-    if (t->ndim != ndim || memcmp(t->shape, shape, sizeof *shape * (size_t)ndim)) {
+    bool equal = t->ndim == s->ndim;
+    for (int i = 0; equal && i < t->ndim; i++)
+        equal = t->shape[i] == length_of(s, i, columns);
+    if (!equal) {
         char given[MMF_SHAPE_TEXT], wanted[MMF_SHAPE_TEXT];
         return mmf_fail(MMF_VALUE_ERROR, "%s has shape %s, it must be %s", name,
-                        mmf_shape_text(t->ndim, t->shape, given), mmf_shape_text(ndim, shape, wanted));
+                        mmf_shape_text(t->ndim, t->shape, given), result_text(s, columns, wanted));
     }
     if (t->readonly)
         return mmf_fail(MMF_VALUE_ERROR, "%s is read-only; pass a writable array", name);
     if (mmf_tensor_overlaps_itself(t))
-        return mmf_fail(MMF_VALUE_ERROR, "%s has strides that make its elements overlap; pass an array whose elements "
-                                         "are distinct", name);
+        return mmf_fail(
+            MMF_VALUE_ERROR,
+            "%s has strides that make its elements overlap; pass an array whose elements "
+            "are distinct",
+            name);
     return MMF_OK;
 }
 
@@ -286,7 +341,8 @@ static bool same_elements(const mmf_tensor *x, const mmf_tensor *y)
 }
 
 /* Do an output and an operand share an element? Most calls are answered by the extents alone. */
-static bool collides(const mmf_tensor *output, mmf_extent extent, const mmf_tensor *t, mmf_extent t_extent)
+static bool collides(const mmf_tensor *output, mmf_extent extent, const mmf_tensor *t,
+                     mmf_extent t_extent)
 {
     return output && mmf_extents_meet(extent, t_extent) && mmf_tensors_overlap(output, t);
 }
@@ -299,7 +355,8 @@ static mmf_status check_aliasing(const mmf_request *r, bool reads_products, bool
     mmf_extent pre = r->preactivation ? mmf_tensor_extent(r->preactivation) : nowhere;
     for (int i = MMF_A; i <= MMF_MULTIPLY; i++) {
         const mmf_tensor *t = r->operand[i];
-        bool read = i <= MMF_B_UP ? reads_products && (i == MMF_A || !r->packed) : i != MMF_C || reads_c;
+        bool read =
+            i <= MMF_B_UP ? reads_products && (i == MMF_A || !r->packed) : i != MMF_C || reads_c;
         if (!t || !read)
             continue;
         mmf_extent extent = mmf_tensor_extent(t);
@@ -307,11 +364,13 @@ static mmf_status check_aliasing(const mmf_request *r, bool reads_products, bool
             return mmf_fail(MMF_VALUE_ERROR, "out shares memory with %s; pass another out%s",
                             operand_name(r, (mmf_operand)i), i == MMF_C ? ", or C itself" : "");
         if (collides(r->preactivation, pre, t, extent))
-            return mmf_fail(MMF_VALUE_ERROR, "preactivation shares memory with %s; pass another array",
+            return mmf_fail(MMF_VALUE_ERROR,
+                            "preactivation shares memory with %s; pass another array",
                             operand_name(r, (mmf_operand)i));
     }
     if (collides(r->out, out, r->preactivation, pre))
-        return mmf_fail(MMF_VALUE_ERROR, "preactivation shares memory with out; pass another array");
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "preactivation shares memory with out; pass another array");
     return MMF_OK;
 }
 
@@ -339,15 +398,15 @@ static mmf_status add_operands(const mmf_request *r, mmf_problem *p, const shape
     }
     mmf_status status = MMF_OK;
     if (r->bias) {
-        const int64_t *shape = r->bias_up ? s->half : s->z;
-        status = add_epilogue(r, p, MMF_BIAS, s, shape);
+        int64_t columns = r->bias_up ? p->n : s->z_columns;
+        status = add_epilogue(r, p, MMF_BIAS, s, columns);
         if (!status && r->bias_up)
-            status = add_epilogue(r, p, MMF_BIAS_UP, s, shape);
+            status = add_epilogue(r, p, MMF_BIAS_UP, s, columns);
         else if (!status && split)
             split_gate(p, MMF_BIAS);
     }
     if (!status && r->c) {
-        status = add_epilogue(r, p, MMF_C, s, s->z);
+        status = add_epilogue(r, p, MMF_C, s, s->z_columns);
         if (p->beta == 0) {
             p->dtype[MMF_C] = MMF_ABSENT;
             p->data[MMF_C] = NULL;
@@ -356,11 +415,11 @@ static mmf_status add_operands(const mmf_request *r, mmf_problem *p, const shape
         }
     }
     if (!status && r->multiply)
-        status = add_epilogue(r, p, MMF_MULTIPLY, s, s->out);
+        status = add_epilogue(r, p, MMF_MULTIPLY, s, p->n);
     if (!status && r->preactivation) {
-        status = check_output("preactivation", r->preactivation, s->ndim, s->z);
+        status = check_output("preactivation", r->preactivation, s, s->z_columns);
         if (!status)
-            status = add_epilogue(r, p, MMF_PREACTIVATION, s, s->z);
+            status = add_epilogue(r, p, MMF_PREACTIVATION, s, s->z_columns);
         if (!status && mmf_problem_gated(p))
             split_gate(p, MMF_PREACTIVATION);
     }
@@ -393,7 +452,7 @@ mmf_status mmf_problem_make(const mmf_request *r, mmf_problem *p, mmf_tensor *re
     memcpy(p->parameters, r->parameters, sizeof p->parameters);
     status = add_operands(r, p, &s);
     if (!status && r->out)
-        status = check_output("out", r->out, s.ndim, s.out);
+        status = check_output("out", r->out, &s, p->n);
     if (!status && (r->out || r->preactivation))
         status = check_aliasing(r, r->alpha != 0, p->beta != 0);
     if (status)
@@ -402,7 +461,8 @@ mmf_status mmf_problem_make(const mmf_request *r, mmf_problem *p, mmf_tensor *re
         *result = *r->out;
     } else {
         *result = (mmf_tensor){.dtype = out_dtype, .device = r->a->device, .ndim = s.ndim};
-        memcpy(result->shape, s.out, sizeof s.out);
+        for (int i = 0; i < s.ndim; i++)
+            result->shape[i] = s.dims[i];
         mmf_tensor_set_compact(result);
     }
     return MMF_OK;
@@ -410,8 +470,8 @@ mmf_status mmf_problem_make(const mmf_request *r, mmf_problem *p, mmf_tensor *re
 
 void mmf_problem_set_out(mmf_problem *p, const mmf_request *r, const mmf_tensor *out)
 {
-    shapes s = {.ndim = out->ndim, .has_row = r->a->ndim > 1, .has_col = r->b->ndim > 1};
+    bool has_row = r->a->ndim > 1, has_col = r->b->ndim > 1;
     set_operand(p, MMF_OUT, out);
-    place(out, &s, out->shape, &p->strides[MMF_OUT]);
+    place_axes(out, p->batch_ndim, has_row, has_col, &p->strides[MMF_OUT]);
     mmf_problem_merge_axes(p);
 }

@@ -1,5 +1,6 @@
-/* Outcome of every fallible function, and its text. The binding turns a status into a Python exception in one place.
- * Path of a call: every layer may fail through mmf_fail(); nobody prints or aborts. */
+/* Outcome of every fallible function, and its text. The binding turns a status into a Python
+ * exception in one place. Path of a call: every layer may fail through mmf_fail(); nobody prints or
+ * aborts. */
 #ifndef MMF_STATUS_H
 #define MMF_STATUS_H
 
@@ -14,7 +15,8 @@ typedef enum mmf_status {
     MMF_PYTHON_ERROR, /* a Python exception is already set */
 } mmf_status;
 
-/* Store the text of an error for this thread and return the status, so that callers write `return mmf_fail(...)`. */
+/* Store the text of an error for this thread and return the status, so that callers write `return
+ * mmf_fail(...)`. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif

@@ -13,10 +13,18 @@ const mmf_dtype_row mmf_dtypes[MMF_DTYPE_COUNT] = {
 
 mmf_dtype mmf_dtype_from_dlpack(int code, int bits)
 {
-    for (int i = 0; i < MMF_DTYPE_COUNT; i++)
-        if (mmf_dtypes[i].dl_code == code && mmf_dtypes[i].dl_bits == bits)
-            return (mmf_dtype)i;
-    return MMF_ABSENT;
+    switch (code << 8 | bits) {
+    case 2 << 8 | 32:
+        return MMF_FLOAT32;
+    case 2 << 8 | 64:
+        return MMF_FLOAT64;
+    case 2 << 8 | 16:
+        return MMF_FLOAT16;
+    case 4 << 8 | 16:
+        return MMF_BFLOAT16;
+    default:
+        return MMF_ABSENT;
+    }
 }
 
 mmf_dtype mmf_dtype_from_name(const char *name)
@@ -29,7 +37,8 @@ mmf_dtype mmf_dtype_from_name(const char *name)
 
 const char *mmf_device_name(mmf_device device, char *text)
 {
-    static const char *const names[] = {[MMF_CPU] = "cpu", [MMF_CUDA] = "cuda", [MMF_ROCM] = "rocm"};
+    static const char *const names[] = {
+        [MMF_CPU] = "cpu", [MMF_CUDA] = "cuda", [MMF_ROCM] = "rocm"};
     if (device.type == MMF_CPU)
         return strcpy(text, names[MMF_CPU]);
     snprintf(text, 24, "%s:%d", names[device.type], (int)device.id);

@@ -1,5 +1,5 @@
-/* A tensor as every layer after the import sees it: memory, dtype, device, shape and strides; no Python.
- * Path of a call: written by binding/import*.c, read by problem.c. */
+/* A tensor as every layer after the import sees it: memory, dtype, device, shape and strides; no
+ * Python. Path of a call: written by binding/import*.c, read by problem.c. */
 #ifndef MMF_TENSOR_H
 #define MMF_TENSOR_H
 
@@ -19,7 +19,7 @@ typedef enum mmf_dtype {
 
 typedef struct mmf_dtype_row {
     const char *name;
-    uint8_t size;    /* bytes of an element, 1 << shift */
+    uint8_t size; /* bytes of an element, 1 << shift */
     uint8_t shift;
     uint8_t dl_code; /* DLDataTypeCode: 2 float, 4 bfloat */
     uint8_t dl_bits;

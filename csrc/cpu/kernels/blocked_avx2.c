@@ -1,5 +1,6 @@
-/* The blocked row for AVX2 + FMA + F16C. Compiled with -mavx2 -mfma -mf16c; nothing here may run before supports().
- * 6 rows x 2 vectors of accumulators leave 4 of the 16 registers for B and the broadcast of A. */
+/* The blocked row for AVX2 + FMA + F16C. Compiled with -mavx2 -mfma -mf16c; nothing here may run
+ * before supports(). 6 rows x 2 vectors of accumulators leave 4 of the 16 registers for B and the
+ * broadcast of A. */
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
 #define MMF_ROW mmf_cpu_blocked_avx2
@@ -8,9 +9,11 @@
 #define MMF_VECTOR_BYTES 32
 #define MMF_MR 6
 #define MMF_ACCUMULATORS 12
-#define MMF_TILES \
-    MMF_TILE(1, 1) MMF_TILE(1, 2) MMF_TILE(1, 4) MMF_TILE(2, 1) MMF_TILE(2, 2) MMF_TILE(3, 1) MMF_TILE(3, 2) \
-    MMF_TILE(4, 1) MMF_TILE(5, 1) MMF_TILE(6, 1)
+/* clang-format off */
+#define MMF_TILES                                                                                  \
+    MMF_TILE(1, 1) MMF_TILE(1, 2) MMF_TILE(1, 4) MMF_TILE(2, 1) MMF_TILE(2, 2) MMF_TILE(3, 1)      \
+    MMF_TILE(3, 2) MMF_TILE(4, 1) MMF_TILE(5, 1) MMF_TILE(6, 1)
+/* clang-format on */
 #define MMF_DOT_GROUP_OF_1 4
 #define MMF_DOT_GROUP_OF_2 2
 #define MMF_DOT_GROUP_OF_3 2
