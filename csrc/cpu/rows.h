@@ -6,28 +6,30 @@
 
 extern const mmf_kernel_row mmf_cpu_blocked_avx2; /* packed panels, AVX2 + FMA + F16C */
 extern const mmf_kernel_row mmf_cpu_blocked;      /* the same source for the baseline ISA */
-extern const mmf_kernel_row mmf_cpu_reference;    /* any layout, any dtype: three loops, the last row */
+extern const mmf_kernel_row
+    mmf_cpu_reference; /* any layout, any dtype: three loops, the last row */
 
-/* Prepacked weights of the blocked kernels, layout id 1, "panels64": panels of 64 bytes of columns in the accumulator
- * type, k-major; the last panel is padded with zeros. */
+/* Prepacked weights of the blocked kernels, layout id 1, "panels64": panels of 64 bytes of columns
+ * in the accumulator type, k-major; the last panel is padded with zeros. */
 #define MMF_CPU_PANELS64 1
 
 /* Bytes that the panels of a K x N weight take. */
 int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n);
 
 /* Pack the K x N matrix with element strides (row, col) at data into panels (64-byte aligned). */
-void mmf_cpu_pack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row, int64_t col,
-                         void *panels);
+void mmf_cpu_pack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
+                         int64_t col, void *panels);
 
-/* The reverse, into element strides (row, col) at data. Exact: panels hold the weight's values unrounded. */
-void mmf_cpu_unpack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row, int64_t col,
-                           void *data);
+/* The reverse, into element strides (row, col) at data. Exact: panels hold the weight's values
+ * unrounded. */
+void mmf_cpu_unpack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row,
+                           int64_t col, void *data);
 
 /* Names of the instruction sets found that kernels use, "avx2 fma f16c" (empty: none). */
 const char *mmf_cpu_features(void);
 
-/* Threads of the pool, the calling thread included: set_num_threads, else MATMUL_FUSED_NUM_THREADS, else
- * OMP_NUM_THREADS, else min(affinity, cgroup quota). */
+/* Threads of the pool, the calling thread included: set_num_threads, else MATMUL_FUSED_NUM_THREADS,
+ * else OMP_NUM_THREADS, else min(affinity, cgroup quota). */
 int mmf_cpu_get_threads(void);
 void mmf_cpu_set_threads(int threads);
 

@@ -1,133 +1,14 @@
-/* From tensors to a checked problem: dtypes, devices, shapes, gate layout, then what may not share
- * memory. Path of a call: first stop after the import; nothing is written before all of this has
+/* From tensors to a checked problem: shapes, and where every operand's elements lie.
+ * Path of a call: first stop after the import; nothing is written before all of this has
  * passed. */
 #include "problem/problem.h"
 
+#include "problem/checks.h"
 #include "problem/merge.h"
 #include "problem/overlap.h"
 
 #include <stdio.h>
 #include <string.h>
-
-static const char *dtype_name(mmf_dtype dtype)
-{
-    return mmf_dtypes[dtype].name;
-}
-
-/* The name of an operand in errors; of a pair, B[0] and B[1]. */
-static const char *operand_name(const mmf_request *r, mmf_operand operand)
-{
-    static const char *const names[MMF_OPERANDS] = {
-        [MMF_A] = "A",
-        [MMF_B] = "B",
-        [MMF_B_UP] = "B[1]",
-        [MMF_BIAS] = "bias",
-        [MMF_BIAS_UP] = "bias[1]",
-        [MMF_C] = "C",
-        [MMF_MULTIPLY] = "multiply",
-        [MMF_PREACTIVATION] = "preactivation",
-        [MMF_OUT] = "out",
-    };
-    if (operand == MMF_B && r->b_up)
-        return "B[0]";
-    return operand == MMF_BIAS && r->bias_up ? "bias[0]" : names[operand];
-}
-
-static mmf_status check_out_dtype(const mmf_request *r, mmf_dtype *result)
-{
-    if (r->out && r->out_dtype != MMF_ABSENT && r->out->dtype != r->out_dtype)
-        return mmf_fail(MMF_VALUE_ERROR,
-                        "out has dtype %s but out_dtype is %s; drop out_dtype or pass another out",
-                        dtype_name(r->out->dtype), dtype_name(r->out_dtype));
-    *result = r->out ? r->out->dtype : r->out_dtype != MMF_ABSENT ? r->out_dtype : r->a->dtype;
-    return MMF_OK;
-}
-
-static mmf_status check_dtype(const mmf_request *r, mmf_operand operand, mmf_dtype result)
-{
-    mmf_dtype dtype = r->operand[operand]->dtype, a = r->a->dtype;
-    if (dtype == a || operand == MMF_PREACTIVATION || operand == MMF_OUT)
-        return MMF_OK;
-    if (operand == MMF_B || operand == MMF_B_UP)
-        return mmf_fail(MMF_TYPE_ERROR,
-                        "A and %s must have one dtype, got %s and %s; convert one of them",
-                        operand_name(r, operand), dtype_name(a), dtype_name(dtype));
-    if (dtype == result || dtype == MMF_FLOAT32)
-        return MMF_OK;
-    return mmf_fail(
-        MMF_TYPE_ERROR,
-        "%s has dtype %s; it must be float32, that of A (%s) or that of the result (%s)",
-        operand_name(r, operand), dtype_name(dtype), dtype_name(a), dtype_name(result));
-}
-
-static mmf_status check_device(const mmf_request *r, mmf_operand operand)
-{
-    mmf_device given = r->operand[operand]->device, wanted = r->a->device;
-    char given_text[24], wanted_text[24];
-    if (given.type == wanted.type && given.id == wanted.id)
-        return MMF_OK;
-    return mmf_fail(MMF_VALUE_ERROR, "%s is on %s but A is on %s; move it to A's device",
-                    operand_name(r, operand), mmf_device_name(given, given_text),
-                    mmf_device_name(wanted, wanted_text));
-}
-
-static mmf_status check_types_and_devices(const mmf_request *r, mmf_dtype *result)
-{
-    mmf_status status = check_out_dtype(r, result);
-    for (int i = MMF_B; !status && i < MMF_OPERANDS; i++) {
-        if (!r->operand[i])
-            continue;
-        status = check_device(r, (mmf_operand)i);
-        if (!status)
-            status = check_dtype(r, (mmf_operand)i, *result);
-    }
-    return status;
-}
-
-/* Resolve gate layout and activation against the form of B; *gate is MMF_GATE_NONE if the
- * activation is not gated. */
-static mmf_status check_gate(const mmf_request *r, mmf_gate_layout *gate)
-{
-    const mmf_activation_row *row = mmf_activation_row_of(r->activation);
-    *gate = MMF_GATE_NONE;
-    if (r->gate_layout != MMF_GATE_NONE && (!row->gated || r->b_up))
-        return mmf_fail(MMF_VALUE_ERROR, "gate_layout was given but %s; drop it",
-                        row->gated ? "B is a pair, which needs none"
-                                   : "the activation has no gate");
-    if (!row->gated) {
-        if (r->b_up)
-            return mmf_fail(
-                MMF_VALUE_ERROR,
-                "B is a pair (gate, up) but activation %s is not gated; pass swiglu, geglu, ...",
-                row->name);
-        if (r->packed && r->packed_gate != MMF_GATE_NONE)
-            return mmf_fail(MMF_VALUE_ERROR,
-                            "B was prepacked for a gate but activation %s is not gated", row->name);
-        if (r->bias_up)
-            return mmf_fail(MMF_VALUE_ERROR, "bias is a pair but B is not; pass one bias");
-        return MMF_OK;
-    }
-    if (r->b_up) {
-        *gate = MMF_GATE_PAIR;
-    } else if (r->packed) {
-        if (r->packed_gate == MMF_GATE_NONE)
-            return mmf_fail(MMF_VALUE_ERROR,
-                            "activation %s needs a weight prepacked for its gate; "
-                            "use prepack(B, gate_layout=\"halves\")",
-                            row->name);
-        if (r->gate_layout != MMF_GATE_NONE && r->gate_layout != r->packed_gate)
-            return mmf_fail(MMF_VALUE_ERROR,
-                            "gate_layout differs from the one that B was prepacked with; drop it");
-        *gate = r->packed_gate;
-    } else {
-        *gate = r->gate_layout == MMF_GATE_NONE ? MMF_GATE_HALVES : r->gate_layout;
-    }
-    if ((*gate == MMF_GATE_PAIR) != (r->bias_up != NULL) && r->bias)
-        return mmf_fail(MMF_VALUE_ERROR,
-                        r->bias_up ? "bias is a pair but B is not; pass one bias of B's columns"
-                                   : "B is a pair, so bias must be None or a pair (gate, up)");
-    return MMF_OK;
-}
 
 /* Shape of the result: batch axes of A and B broadcast, then M and N where A and B are no vectors.
  * z, if gated, has twice the columns. */
@@ -301,7 +182,7 @@ static mmf_status add_epilogue(const mmf_request *r, mmf_problem *p, mmf_operand
     if (!place(t, s, columns, &p->strides[operand])) {
         char given[MMF_SHAPE_TEXT], wanted[MMF_SHAPE_TEXT];
         return mmf_fail(MMF_VALUE_ERROR, "%s has shape %s, which does not broadcast to %s",
-                        operand_name(r, operand), mmf_shape_text(t->ndim, t->shape, given),
+                        mmf_operand_name(r, operand), mmf_shape_text(t->ndim, t->shape, given),
                         result_text(s, columns, wanted));
     }
     set_operand(p, operand, t);
@@ -327,50 +208,6 @@ static mmf_status check_output(const char *name, const mmf_tensor *t, const shap
             "%s has strides that make its elements overlap; pass an array whose elements "
             "are distinct",
             name);
-    return MMF_OK;
-}
-
-static bool same_elements(const mmf_tensor *x, const mmf_tensor *y)
-{
-    if (x->data != y->data || x->dtype != y->dtype || x->ndim != y->ndim)
-        return false;
-    for (int i = 0; i < x->ndim; i++)
-        if (x->shape[i] != y->shape[i] || stride_of(x, i) != stride_of(y, i))
-            return false;
-    return true;
-}
-
-/* Do an output and an operand share an element? Most calls are answered by the extents alone. */
-static bool collides(const mmf_tensor *output, mmf_extent extent, const mmf_tensor *t,
-                     mmf_extent t_extent)
-{
-    return output && mmf_extents_meet(extent, t_extent) && mmf_tensors_overlap(output, t);
-}
-
-/* An output may share no element with anything else of the call, but out may be C itself. */
-static mmf_status check_aliasing(const mmf_request *r, bool reads_products, bool reads_c)
-{
-    const mmf_extent nowhere = {0, 0};
-    mmf_extent out = r->out ? mmf_tensor_extent(r->out) : nowhere;
-    mmf_extent pre = r->preactivation ? mmf_tensor_extent(r->preactivation) : nowhere;
-    for (int i = MMF_A; i <= MMF_MULTIPLY; i++) {
-        const mmf_tensor *t = r->operand[i];
-        bool read =
-            i <= MMF_B_UP ? reads_products && (i == MMF_A || !r->packed) : i != MMF_C || reads_c;
-        if (!t || !read)
-            continue;
-        mmf_extent extent = mmf_tensor_extent(t);
-        if (collides(r->out, out, t, extent) && !(i == MMF_C && same_elements(r->out, t)))
-            return mmf_fail(MMF_VALUE_ERROR, "out shares memory with %s; pass another out%s",
-                            operand_name(r, (mmf_operand)i), i == MMF_C ? ", or C itself" : "");
-        if (collides(r->preactivation, pre, t, extent))
-            return mmf_fail(MMF_VALUE_ERROR,
-                            "preactivation shares memory with %s; pass another array",
-                            operand_name(r, (mmf_operand)i));
-    }
-    if (collides(r->out, out, r->preactivation, pre))
-        return mmf_fail(MMF_VALUE_ERROR,
-                        "preactivation shares memory with out; pass another array");
     return MMF_OK;
 }
 
@@ -435,9 +272,9 @@ mmf_status mmf_problem_make(const mmf_request *r, mmf_problem *p, mmf_tensor *re
     memset(p->data, 0, sizeof p->data);
     if (r->beta_given && !r->c)
         return mmf_fail(MMF_VALUE_ERROR, "beta was given without C; pass C or drop beta");
-    mmf_status status = check_types_and_devices(r, &out_dtype);
+    mmf_status status = mmf_check_types_and_devices(r, &out_dtype);
     if (!status)
-        status = check_gate(r, &gate);
+        status = mmf_check_gate(r, &gate);
     if (!status)
         status = make_shapes(r, gate, p, &s);
     if (status)
@@ -454,7 +291,7 @@ mmf_status mmf_problem_make(const mmf_request *r, mmf_problem *p, mmf_tensor *re
     if (!status && r->out)
         status = check_output("out", r->out, &s, p->n);
     if (!status && (r->out || r->preactivation))
-        status = check_aliasing(r, r->alpha != 0, p->beta != 0);
+        status = mmf_check_aliasing(r, r->alpha != 0, p->beta != 0);
     if (status)
         return status;
     if (r->out) {
