@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 WERROR := $(if $(CI),-C cmake.define.MMF_WERROR=ON)
 PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find cmake csrc python/matmul_fused -not -name '*.pyc' -not -path '*/__pycache__*')
 C_SOURCES := $(shell find csrc tests/c -name '*.[ch]' -o -name '*.inc')
-PYTHON_SOURCES := python tests tools
+PYTHON_SOURCES := python tests tools bench
 
 .PHONY: help demo test test-full bench lint format clean torch
 .DEFAULT_GOAL := help
@@ -40,7 +40,7 @@ lint: $(STAMPS)/install $(STAMPS)/lint ## formatting, types, spelling, the house
 	$(BIN)/ruff check $(PYTHON_SOURCES)
 	$(BIN)/ruff format --check $(PYTHON_SOURCES)
 	$(BIN)/clang-format --dry-run -Werror $(C_SOURCES)
-	$(BIN)/codespell csrc python tests tools cmake README.md CONTRIBUTING.md CHANGELOG.md
+	$(BIN)/codespell csrc python tests tools bench cmake docs *.md
 	$(BIN)/mypy python/matmul_fused
 	$(BIN)/python -m pytest tests/test_lint.py
 
@@ -59,8 +59,9 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/install: $(STAMPS)/venv $(PACKAGE)
-	$(PIP) install --quiet $(WERROR) .
-	@touch $@
+	@touch $@.new
+	$(PIP) install --quiet $(strip $(WERROR) .)
+	@mv $@.new $@
 
 $(STAMPS)/test $(STAMPS)/lint: $(STAMPS)/%: $(STAMPS)/venv pyproject.toml
 	$(PIP) install --quiet --group $*

@@ -49,6 +49,7 @@ class Accounts:
         self.lines: dict[str, list[str]] = {}
         self.topics: dict[str, int] = {}
         self.sample_complete = False
+        self.worst: dict[str, dict[str, float]] = {}  # of the sweep, by dtypes
 
     def record(self, report: str, row: dict[str, Any]) -> None:
         self.reports.setdefault(report, []).append(row)

@@ -3,6 +3,7 @@
 A call is (function, arguments, keywords), so that the references to its arguments can be counted.
 """
 
+import pickle
 import warnings
 
 import numpy as np
@@ -87,6 +88,13 @@ def array_call():
     return call(f, array, draw((6, 3)), out_dtype=np.dtype("f8"))
 
 
+class Unversioned(Generic):
+    """A producer older than max_version: its capsule is a plain "dltensor"."""
+
+    def __dlpack__(self):
+        return self.array.__dlpack__()
+
+
 SUCCESSES = {
     "arrays": lambda: call(f, *arrays()),
     "scalars": scalars,
@@ -105,7 +113,9 @@ SUCCESSES = {
     "JAX": jax_call,
     "Array": array_call,
     "DLPack": lambda: call(f, Generic(draw((5, 7))), Generic(draw((7, 6)))),
+    "unversioned DLPack": lambda: call(f, Unversioned(draw((5, 7))), Unversioned(draw((7, 6)))),
     "explain": lambda: call(mf.explain, *arrays(), draw(6), "gelu"),
+    "pickle": lambda: call(pickle.dumps, mf.prepack(draw((7, 6)))),
     "prepack": lambda: call(mf.prepack, draw((7, 6)), gate_layout="halves", layout="panels64"),
 }
 

@@ -11,9 +11,8 @@ from numpy.lib.stride_tricks import as_strided
 
 import matmul_fused as mf
 from matmul_fused.testing import embed, force_kernel
-from support import DTYPES, check, draw, dtype_of
+from support import DTYPES, KERNELS, check, draw, dtype_of
 
-KERNELS = mf.info().kernels
 SCALE = {"alpha": 0.5, "beta": -0.75}
 
 
@@ -154,6 +153,19 @@ def test_one_shared_element_is_refused(name, writer, side):
     assert not np.array_equal(output, before[100 : 100 + written].reshape(5, columns))
     np.testing.assert_array_equal(buffer[:100], before[:100])
     np.testing.assert_array_equal(buffer[100 + written :], before[100 + written :])
+
+
+@pytest.mark.parametrize("block", [0, 1, 2])
+def test_one_shared_column_in_one_block_is_refused(block):
+    """Three axes that cannot be merged: also where only an outer block is shared."""
+    buffer = draw((4, 6, 8), seed=9)
+    out, before = buffer[:3, :4, :5], buffer.copy()
+    for out_view in (out, out[::-1], out[:, ::-1, ::-1]):
+        with pytest.raises(ValueError, match=r"^out shares memory with A; pass another out$"):
+            mf.matmul_fused(buffer[block, :4, 4:8], draw((3, 4, 5)), out=out_view)
+        np.testing.assert_array_equal(buffer, before)
+    mf.matmul_fused(buffer[3, :4, 4:8], draw((3, 4, 5)), out=out)
+    check(out.copy(), before[3, :4, 4:8], draw((3, 4, 5)))
 
 
 def test_outputs_share_nothing_with_each_other():

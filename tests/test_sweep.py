@@ -28,7 +28,7 @@ def pytest_generate_tests(metafunc):
         count = len(all_cases()) if config.getoption("full") else 0
         chunks = [range(i, min(i + CHUNK, count)) for i in range(0, count, CHUNK)]
         metafunc.parametrize("chunk", chunks, ids=[f"{c.start}-{c.stop - 1}" for c in chunks])
-    elif "kernel" in metafunc.fixturenames:
+    elif "case" in metafunc.fixturenames:
         sample = covering_sample(config.mmf_seed)
         rows = [(case, kernel) for case in sample for kernel in (None, *KERNELS)]
         ids = [f"{kernel or 'chosen'}-{case.id}" for case, kernel in rows]

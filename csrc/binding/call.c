@@ -110,7 +110,7 @@ static mmf_status pair_size(PyObject *object, const char *name)
 
 static mmf_status import_weight(mmf_state *state, mmf_call *call, PyObject *object)
 {
-    if (!PyTuple_Check(object))
+    if (!PyTuple_CheckExact(object))
         return add_weight(state, call, object, "B", false, false);
     mmf_status status = pair_size(object, "B");
     if (!status)
@@ -122,7 +122,7 @@ static mmf_status import_weight(mmf_state *state, mmf_call *call, PyObject *obje
 
 static mmf_status import_bias(mmf_state *state, mmf_call *call, PyObject *object)
 {
-    if (!PyTuple_Check(object))
+    if (!PyTuple_CheckExact(object))
         return add_import(state, call, object, "bias", &call->request.bias);
     mmf_status status = pair_size(object, "bias");
     if (!status)
@@ -187,8 +187,11 @@ mmf_status mmf_call_begin(mmf_state *state, const char *function, PyObject *cons
 
 void mmf_call_end(mmf_call *call)
 {
-    while (call->imports)
-        mmf_import_release(&call->import[--call->imports]);
+    for (; call->imports; call->imports--) {
+        mmf_import *import = &call->import[call->imports - 1];
+        if (import->versioned || import->legacy)
+            mmf_import_release(import);
+    }
 }
 
 /* Below this many operations the GIL costs more than it frees. */

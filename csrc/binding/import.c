@@ -58,13 +58,10 @@ static mmf_status view_device(DLDevice given, const char *name, mmf_device *devi
     }
 }
 
-static mmf_status view_dtype(DLDataType given, const char *name, mmf_dtype *dtype)
+__attribute__((cold)) static mmf_status refuse_dltype(DLDataType given, const char *name)
 {
     static const char *const codes[] = {"int",    "uint",    "float", "opaque",
                                         "bfloat", "complex", "bool"};
-    *dtype = mmf_dtype_from_dlpack(given.code, given.bits);
-    if (*dtype != MMF_ABSENT && given.lanes == 1)
-        return MMF_OK;
     char text[64];
     int length =
         given.code < sizeof codes / sizeof *codes
@@ -80,9 +77,10 @@ mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *t
     if (dl->ndim < 0 || (dl->ndim > 0 && !dl->shape))
         return mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack tensor has %d axes and %s shape", name,
                         (int)dl->ndim, dl->shape ? "a" : "no");
-    mmf_status status = view_dtype(dl->dtype, name, &tensor->dtype);
-    if (!status)
-        status = view_device(dl->device, name, &tensor->device);
+    tensor->dtype = mmf_dtype_from_dlpack(dl->dtype.code, dl->dtype.bits);
+    if (tensor->dtype == MMF_ABSENT || dl->dtype.lanes != 1)
+        return refuse_dltype(dl->dtype, name);
+    mmf_status status = view_device(dl->device, name, &tensor->device);
     if (!status)
         status = mmf_check_rank(name, dl->ndim);
     if (status)

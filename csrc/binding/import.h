@@ -23,7 +23,7 @@ typedef struct mmf_import {
 mmf_status mmf_import_tensor(mmf_state *state, PyObject *object, const char *name,
                              mmf_import *import);
 
-/* Give the capsule's tensor back to its producer. */
+/* Give the capsule's tensor, if there is one, back to its producer. */
 void mmf_import_release(mmf_import *import);
 
 /* --- one per way of import (import_types.c, import_exchange.c, import_capsule.c, numpy.c) --- */

@@ -134,7 +134,7 @@ static PyObject *pack_objects(mmf_state *state, PyObject *b, mmf_gate_layout gat
 {
     mmf_import imports[2];
     PyObject *result = NULL;
-    bool pair = PyTuple_Check(b);
+    bool pair = PyTuple_CheckExact(b);
     if (pair && PyTuple_Size(b) != 2)
         return mmf_raise(state,
                          mmf_fail(MMF_VALUE_ERROR, "B is a tuple of %zd; a pair is (gate, up)",

@@ -37,15 +37,22 @@ static mmf_status unknown_activation(const char *name)
                     name, mmf_activation_nearest(name), names);
 }
 
+/* By the identity of an interned name: what nearly every call passes. */
+static const mmf_activation_row *find_interned(const mmf_state *state, PyObject *name)
+{
+    for (int i = MMF_ACT_NONE + 1; i < mmf_activation_rows; i++)
+        if (name == state->activation_names[i])
+            return &mmf_activations[i];
+    return NULL;
+}
+
 static mmf_status find_activation(const mmf_state *state, PyObject *name,
                                   const mmf_activation_row **row)
 {
-    for (int i = 0; i < mmf_activation_rows; i++)
-        if (name == state->activation_names[i] && mmf_activations[i].id != MMF_ACT_NONE) {
-            *row = &mmf_activations[i];
-            return MMF_OK;
-        }
     char type[96];
+    *row = find_interned(state, name);
+    if (*row)
+        return MMF_OK;
     if (!PyUnicode_Check(name))
         return mmf_fail(MMF_TYPE_ERROR,
                         "activation must be None, a name or a tuple (name, parameters...), got %s",
@@ -87,10 +94,10 @@ static mmf_status parse_parameters(PyObject *tuple, const mmf_activation_row *ro
 mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_request *request)
 {
     const mmf_activation_row *row;
-    bool tuple = PyTuple_Check(object);
     request->activation = MMF_ACT_NONE;
     if (object == Py_None)
         return MMF_OK;
+    bool tuple = PyTuple_CheckExact(object);
     if (tuple && PyTuple_Size(object) == 0)
         return mmf_fail(MMF_VALUE_ERROR,
                         "activation is an empty tuple; pass (name, parameters...)");
@@ -98,7 +105,8 @@ mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_re
     if (status)
         return status;
     request->activation = row->id;
-    memcpy(request->parameters, row->defaults, sizeof row->defaults);
+    request->parameters[0] = row->defaults[0];
+    request->parameters[1] = row->defaults[1];
     if (tuple)
         return parse_parameters(object, row, request);
     if (row->id == MMF_ACT_CLAMP)

@@ -34,7 +34,7 @@ static const char *result_text(const shapes *s, int64_t columns, char *text)
 }
 
 /* A refusal that shows the shapes of A and B: format has two %s for them. */
-static mmf_status fail_shapes(const mmf_request *r, const char *format)
+__attribute__((cold)) static mmf_status fail_shapes(const mmf_request *r, const char *format)
 {
     char a_text[MMF_SHAPE_TEXT], b_text[MMF_SHAPE_TEXT], text[512];
     snprintf(text, sizeof text, format, mmf_shape_text(r->a->ndim, r->a->shape, a_text),

@@ -17,10 +17,8 @@ typedef enum mmf_status {
 
 /* Store the text of an error for this thread and return the status, so that callers write `return
  * mmf_fail(...)`. */
-#if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
-#endif
-mmf_status mmf_fail(mmf_status status, const char *format, ...);
+__attribute__((cold, format(printf, 2, 3))) mmf_status mmf_fail(mmf_status status,
+                                                                const char *format, ...);
 
 /* Text of this thread's latest mmf_fail(). Valid until the next one. */
 const char *mmf_error_text(void);

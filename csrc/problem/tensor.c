@@ -11,22 +11,6 @@ const mmf_dtype_row mmf_dtypes[MMF_DTYPE_COUNT] = {
     [MMF_BFLOAT16] = {"bfloat16", 2, 1, 4, 16},
 };
 
-mmf_dtype mmf_dtype_from_dlpack(int code, int bits)
-{
-    switch (code << 8 | bits) {
-    case 2 << 8 | 32:
-        return MMF_FLOAT32;
-    case 2 << 8 | 64:
-        return MMF_FLOAT64;
-    case 2 << 8 | 16:
-        return MMF_FLOAT16;
-    case 4 << 8 | 16:
-        return MMF_BFLOAT16;
-    default:
-        return MMF_ABSENT;
-    }
-}
-
 mmf_dtype mmf_dtype_from_name(const char *name)
 {
     for (int i = 0; i < MMF_DTYPE_COUNT; i++)

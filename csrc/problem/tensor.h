@@ -28,7 +28,21 @@ typedef struct mmf_dtype_row {
 extern const mmf_dtype_row mmf_dtypes[MMF_DTYPE_COUNT];
 
 /* The dtype of a DLPack (code, bits), or MMF_ABSENT. */
-mmf_dtype mmf_dtype_from_dlpack(int code, int bits);
+static inline mmf_dtype mmf_dtype_from_dlpack(int code, int bits)
+{
+    switch (code << 8 | bits) {
+    case 2 << 8 | 32:
+        return MMF_FLOAT32;
+    case 2 << 8 | 64:
+        return MMF_FLOAT64;
+    case 2 << 8 | 16:
+        return MMF_FLOAT16;
+    case 4 << 8 | 16:
+        return MMF_BFLOAT16;
+    default:
+        return MMF_ABSENT;
+    }
+}
 
 /* The dtype called name, or MMF_ABSENT. */
 mmf_dtype mmf_dtype_from_name(const char *name);

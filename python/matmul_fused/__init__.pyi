@@ -1,5 +1,5 @@
 # The public interface with full texts. What the extension says at run time (help()) is the short form of these.
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,24 @@ from . import testing as testing
 from .report import Explanation as Explanation
 from .report import Info as Info
 from .report import info as info
+
+__all__ = [
+    "Array",
+    "DeviceError",
+    "Explanation",
+    "Info",
+    "PackedMatrix",
+    "__version__",
+    "activations",
+    "explain",
+    "gated_activations",
+    "get_num_threads",
+    "info",
+    "matmul_fused",
+    "prepack",
+    "set_num_threads",
+    "testing",
+]
 
 __version__: Final[str]
 
@@ -65,6 +83,7 @@ gated_activations: Final[tuple[str, ...]]
 class DeviceError(RuntimeError):
     """A device or its driver failed; the text has the driver's own name and words for it."""
 
+@final
 class Array:
     """A result for a DLPack producer that is no library matmul_fused knows.
 
@@ -89,6 +108,7 @@ class Array:
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+@final
 class PackedMatrix:
     """A weight reordered once by `prepack` for the kernels of its device: pass it as B.
 

@@ -82,7 +82,7 @@ def _check(options: argparse.Namespace) -> int:
     if len(failures) > _SHOWN_FAILURES:
         print(f"\n... and {len(failures) - _SHOWN_FAILURES} more; --json FILE writes them all")
     _write_json(options.json, {"seed": options.seed, "seconds": seconds, "topics": counts, "failures": failures})
-    if not counts["all"]["passed"]:
+    if not counts["all"]["passed"] and not failures:
         print("nothing was checked: every kernel refused every case")
         return 1
     return 1 if failures else 0

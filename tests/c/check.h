@@ -1,4 +1,5 @@
-/* What the C tests share: counted checks, a random source, and dtypes decoded without the code under test. */
+/* What the C tests share: counted checks, a random source, and dtypes decoded without the code
+ * under test. */
 #ifndef MMF_TEST_CHECK_H
 #define MMF_TEST_CHECK_H
 

@@ -7,7 +7,8 @@ static const mmf_kernel_row *const rows[] = {&mmf_cpu_blocked_avx2, &mmf_cpu_blo
 /* The 16-bit value nearest to x, ties to even, by search among neighbours. */
 static uint16_t nearest16(int dtype, double x)
 {
-    const uint16_t infinity = dtype == MMF_FLOAT16 ? 0x7c00 : 0x7f80, sign = signbit(x) ? 0x8000 : 0;
+    const uint16_t infinity = dtype == MMF_FLOAT16 ? 0x7c00 : 0x7f80,
+                   sign = signbit(x) ? 0x8000 : 0;
     const double magnitude = fabs(x);
     uint16_t low = 0, high = infinity;
     while (high - low > 1) {
@@ -45,11 +46,14 @@ void test_convert(void)
         const uint16_t h = (uint16_t)bits;
         const double f16 = decode(MMF_FLOAT16, &h), bf16 = decode(MMF_BFLOAT16, &h);
         const float a = mmf_f16_to_float(h), b = mmf_bf16_to_float(h);
-        round_trip = round_trip && (isnan(f16) ? isnan(a) : a == f16 && mmf_float_to_f16(a) == h &&
-                                                                mmf_double_to_f16(a) == h);
-        round_trip = round_trip && (isnan(bf16) ? isnan(b) : b == bf16 && mmf_float_to_bf16(b) == h &&
-                                                                 mmf_double_to_bf16(b) == h);
-        if (isfinite(f16) && isfinite(bf16)) { /* at, and just beside, the middle between neighbours */
+        round_trip = round_trip && (isnan(f16) ? isnan(a)
+                                               : a == f16 && mmf_float_to_f16(a) == h &&
+                                                     mmf_double_to_f16(a) == h);
+        round_trip = round_trip && (isnan(bf16) ? isnan(b)
+                                                : b == bf16 && mmf_float_to_bf16(b) == h &&
+                                                      mmf_double_to_bf16(b) == h);
+        if (isfinite(f16) &&
+            isfinite(bf16)) { /* at, and just beside, the middle between neighbours */
             const uint16_t next = (uint16_t)(h + 1);
             const double middles[] = {(f16 + decode(MMF_FLOAT16, &next)) / 2,
                                       (bf16 + decode(MMF_BFLOAT16, &next)) / 2};
@@ -65,12 +69,16 @@ void test_convert(void)
     check(round_trip, "16-bit round trip");
     for (int i = 0; i < 100000; i++)
         check_both(ldexp((double)(int64_t)random_bits(), random_below(300) - 210));
-    check_both(65519.999999), check_both(65520), check_both(1e300), check_both(-1e300), check_both(1e-300);
-    check_both(INFINITY), check_both(0.0), check_both(-0.0), check_both(0x1.fefffffp127), check_both(0x1.ffp127);
+    check_both(65519.999999), check_both(65520), check_both(1e300), check_both(-1e300),
+        check_both(1e-300);
+    check_both(INFINITY), check_both(0.0), check_both(-0.0), check_both(0x1.fefffffp127),
+        check_both(0x1.ffp127);
     bool nan_kept = true;
     for (uint32_t bits = 0x7f800001; bits < 0x80000000; bits += 4093) {
-        const uint16_t a = mmf_float_to_f16(mmf_bits_float(bits)), b = mmf_float_to_bf16(mmf_bits_float(bits));
-        const uint16_t c = mmf_double_to_f16(mmf_bits_float(bits)), d = mmf_double_to_bf16(mmf_bits_float(bits));
+        const uint16_t a = mmf_float_to_f16(mmf_bits_float(bits)),
+                       b = mmf_float_to_bf16(mmf_bits_float(bits));
+        const uint16_t c = mmf_double_to_f16(mmf_bits_float(bits)),
+                       d = mmf_double_to_bf16(mmf_bits_float(bits));
         nan_kept = nan_kept && isnan(decode(MMF_FLOAT16, &a)) && isnan(decode(MMF_BFLOAT16, &b)) &&
                    isnan(decode(MMF_FLOAT16, &c)) && isnan(decode(MMF_BFLOAT16, &d));
     }
@@ -81,7 +89,8 @@ void test_panels(void)
 {
     for (int t = 0; t < 200; t++) {
         const mmf_dtype dtype = (mmf_dtype)(t % 4);
-        const int64_t k = 1 + random_below(90), n = 1 + random_below(70), size = element_size(dtype);
+        const int64_t k = 1 + random_below(90), n = 1 + random_below(70),
+                      size = element_size(dtype);
         const bool columns = random_below(2);
         const int64_t row = columns ? 1 : n + 3, col = columns ? k + 2 : 1;
         const size_t bytes = (size_t)((k + 3) * (n + 3) * size);
@@ -95,14 +104,15 @@ void test_panels(void)
             for (int64_t j = 0; j < n; j++)
                 memset(back + (i * row + j * col) * size, 0xff, (size_t)size);
         mmf_cpu_unpack_panels(dtype, k, n, panels, row, col, back);
-        check(memcmp(back, weight, bytes) == 0, "panels of dtype %d, %d x %d", dtype, (int)k, (int)n);
+        check(memcmp(back, weight, bytes) == 0, "panels of dtype %d, %d x %d", dtype, (int)k,
+              (int)n);
         free(weight), free(back), free(panels);
     }
 }
 
 /* z as the bias of a problem without products: the activation alone, as each row compiled it. */
-static void apply(const mmf_kernel_row *row, int id, int64_t n, const float *z, const float *ones, int out_dtype,
-                  void *out)
+static void apply(const mmf_kernel_row *row, int id, int64_t n, const float *z, const float *ones,
+                  int out_dtype, void *out)
 {
     mmf_problem p = {.m = 1, .n = n, .activation = (uint8_t)id, .alpha = 1};
     const mmf_activation_row *facts = mmf_activation_row_of((mmf_activation)id);
@@ -125,7 +135,8 @@ static void apply(const mmf_kernel_row *row, int id, int64_t n, const float *z, 
 #define CHUNK 4096
 
 /* The largest |f - exact| / (8 u |exact| + 4 L u |z| + 2^-148), the last for subnormal results. */
-static double worst_error(const mmf_kernel_row *row, int id, uint64_t step, bool by_reference, float *where)
+static double worst_error(const mmf_kernel_row *row, int id, uint64_t step, bool by_reference,
+                          float *where)
 {
     static float z[CHUNK], ones[CHUNK], got[CHUNK];
     static double exact[CHUNK];
@@ -144,12 +155,15 @@ static double worst_error(const mmf_kernel_row *row, int id, uint64_t step, bool
                 continue;
             const mmf_activation_row *facts = mmf_activation_row_of((mmf_activation)id);
             const bool clamp = id == MMF_ACT_CLAMP;
-            const double p0 = clamp ? -0.75 : facts->defaults[0], p1 = clamp ? 1.25 : facts->defaults[1];
-            const double ref = by_reference ? exact[i] : (double)exact_activation(id, z[i], 1, p0, p1);
+            const double p0 = clamp ? -0.75 : facts->defaults[0],
+                         p1 = clamp ? 1.25 : facts->defaults[1];
+            const double ref =
+                by_reference ? exact[i] : (double)exact_activation(id, z[i], 1, p0, p1);
             if (fabs(ref) > 0x1.fffffefp127 && isinf(got[i]))
                 continue;
             const double factor = id == MMF_ACT_SWIGLU_OAI ? 2 : 1;
-            const double bound = 8 * u * fabs(ref) + 4 * factor * lipschitz(id, z[i], p0) * u * fabs(z[i]) + 0x1p-148;
+            const double bound = 8 * u * fabs(ref) +
+                                 4 * factor * lipschitz(id, z[i], p0) * u * fabs(z[i]) + 0x1p-148;
             const double share = fabs(got[i] - ref) / bound;
             if (!(share <= worst))
                 worst = share, *where = z[i];
@@ -158,33 +172,45 @@ static double worst_error(const mmf_kernel_row *row, int id, uint64_t step, bool
     return worst;
 }
 
-/* torch 2.13 at infinity, -infinity: n NaN, i inf, 0, 1, m -1 (elu), l -inf, a -0.75, b 1.25; swiglu_oai: clamped. */
+/* torch 2.13 at infinity, -infinity: n NaN, i inf, 0, 1, m -1 (elu), l -inf, a -0.75, b 1.25;
+ * swiglu_oai: clamped. */
 static const char *const at_infinity[MMF_ACT_COUNT] = {
-    [MMF_ACT_NONE] = "il", [MMF_ACT_RELU] = "i0", [MMF_ACT_GELU] = "in", [MMF_ACT_GELU_TANH] = "in",
-    [MMF_ACT_SILU] = "in", [MMF_ACT_SIGMOID] = "10", [MMF_ACT_TANH] = "1m", [MMF_ACT_RELU_SQUARED] = "i0",
-    [MMF_ACT_QUICK_GELU] = "in", [MMF_ACT_LEAKY_RELU] = "il", [MMF_ACT_ELU] = "im", [MMF_ACT_HARDSWISH] = "in",
-    [MMF_ACT_SOFTPLUS] = "i0", [MMF_ACT_MISH] = "in", [MMF_ACT_CLAMP] = "ba", [MMF_ACT_SWIGLU] = "in",
-    [MMF_ACT_GEGLU] = "in", [MMF_ACT_GEGLU_TANH] = "in", [MMF_ACT_REGLU] = "i0", [MMF_ACT_GLU] = "10",
-    [MMF_ACT_SWIGLU_OAI] = "?n"};
+    [MMF_ACT_NONE] = "il",       [MMF_ACT_RELU] = "i0",         [MMF_ACT_GELU] = "in",
+    [MMF_ACT_GELU_TANH] = "in",  [MMF_ACT_SILU] = "in",         [MMF_ACT_SIGMOID] = "10",
+    [MMF_ACT_TANH] = "1m",       [MMF_ACT_RELU_SQUARED] = "i0", [MMF_ACT_QUICK_GELU] = "in",
+    [MMF_ACT_LEAKY_RELU] = "il", [MMF_ACT_ELU] = "im",          [MMF_ACT_HARDSWISH] = "in",
+    [MMF_ACT_SOFTPLUS] = "i0",   [MMF_ACT_MISH] = "in",         [MMF_ACT_CLAMP] = "ba",
+    [MMF_ACT_SWIGLU] = "in",     [MMF_ACT_GEGLU] = "in",        [MMF_ACT_GEGLU_TANH] = "in",
+    [MMF_ACT_REGLU] = "i0",      [MMF_ACT_GLU] = "10",          [MMF_ACT_SWIGLU_OAI] = "?n"};
 
 static bool is_special(float value, char code)
 {
     switch (code) {
-    case 'n': return isnan(value);
-    case 'i': return value == INFINITY;
-    case 'l': return value == -INFINITY;
-    case '0': return value == 0;
-    case '1': return value == 1;
-    case 'm': return value == -1;
-    case 'a': return value == -0.75f;
-    case 'b': return value == 1.25f;
-    default: return !isnan(value);
+    case 'n':
+        return isnan(value);
+    case 'i':
+        return value == INFINITY;
+    case 'l':
+        return value == -INFINITY;
+    case '0':
+        return value == 0;
+    case '1':
+        return value == 1;
+    case 'm':
+        return value == -1;
+    case 'a':
+        return value == -0.75f;
+    case 'b':
+        return value == 1.25f;
+    default:
+        return !isnan(value);
     }
 }
 
 void test_activations(void)
 {
-    const char *full = getenv("MMF_TEST_EVERY_16TH"); /* a row's name. Minutes: the source of the stated maxima */
+    const char *full =
+        getenv("MMF_TEST_EVERY_16TH"); /* a row's name. Minutes: the source of the stated maxima */
     char reason[MMF_REASON_TEXT];
     const mmf_problem nothing = {0};
     for (int r = 0; r < 2; r++) {
@@ -195,10 +221,11 @@ void test_activations(void)
             const char *name = mmf_activation_row_of((mmf_activation)id)->name;
             const double share = worst_error(rows[r], id, full ? 16 : 16411, true, &where);
             const double independent = worst_error(rows[r], id, 65539, false, &where);
-            check(share <= 1 && independent <= 1, "%s %s: %.3f, %.3f of the bound at %a", rows[r]->name, name, share,
-                  independent, (double)where);
+            check(share <= 1 && independent <= 1, "%s %s: %.3f, %.3f of the bound at %a",
+                  rows[r]->name, name, share, independent, (double)where);
             if (full)
-                printf("%s %s: at most %.3f of the bound, at %.9g\n", rows[r]->name, name, share, (double)where);
+                printf("%s %s: at most %.3f of the bound, at %.9g\n", rows[r]->name, name, share,
+                       (double)where);
             const float z[3] = {INFINITY, -INFINITY, NAN}, ones[3] = {1, 1, 1};
             float out[3];
             apply(rows[r], id, 3, z, ones, MMF_FLOAT32, out);
@@ -209,9 +236,11 @@ void test_activations(void)
     }
 }
 
-static void rms_of(const mmf_kernel_row *row, int64_t m, int64_t n, int64_t k, bool transposed, bool positive)
+static void rms_of(const mmf_kernel_row *row, int64_t m, int64_t n, int64_t k, bool transposed,
+                   bool positive)
 {
-    float *a = malloc((size_t)(m * k) * 4), *b = malloc((size_t)(n * k) * 4), *out = malloc((size_t)(m * n) * 4);
+    float *a = malloc((size_t)(m * k) * 4), *b = malloc((size_t)(n * k) * 4),
+          *out = malloc((size_t)(m * n) * 4);
     for (int64_t i = 0; i < m * k; i++)
         a[i] = (float)((double)(random_bits() >> 11) * 0x1p-53 - (positive ? 0 : 0.5));
     for (int64_t i = 0; i < n * k; i++)
@@ -221,7 +250,8 @@ static void rms_of(const mmf_kernel_row *row, int64_t m, int64_t n, int64_t k, b
     p.dtype[MMF_A] = p.dtype[MMF_B] = p.dtype[MMF_OUT] = MMF_FLOAT32;
     p.data[MMF_A] = a, p.data[MMF_B] = b, p.data[MMF_OUT] = out;
     p.strides[MMF_A] = (mmf_strides){.row = k, .col = 1};
-    p.strides[MMF_B] = transposed ? (mmf_strides){.row = 1, .col = k} : (mmf_strides){.row = n, .col = 1};
+    p.strides[MMF_B] =
+        transposed ? (mmf_strides){.row = 1, .col = k} : (mmf_strides){.row = n, .col = 1};
     p.strides[MMF_OUT] = (mmf_strides){.row = n, .col = 1};
     mmf_config config;
     row->configure(&p, &config);
@@ -231,20 +261,23 @@ static void rms_of(const mmf_kernel_row *row, int64_t m, int64_t n, int64_t k, b
         for (int64_t j = 0; j < n; j++) {
             double sum = 0, size = 0;
             for (int64_t x = 0; x < k; x++) {
-                double product = (double)a[i * k + x] * b[x * p.strides[MMF_B].row + j * p.strides[MMF_B].col];
+                double product =
+                    (double)a[i * k + x] * b[x * p.strides[MMF_B].row + j * p.strides[MMF_B].col];
                 sum += product, size += fabs(product);
             }
             const double unit = 0.3 * unit_in_last_place(MMF_FLOAT32, sum);
-            errors += (out[i * n + j] - sum) * (out[i * n + j] - sum), units += unit * unit, sizes += size * size;
+            errors += (out[i * n + j] - sum) * (out[i * n + j] - sum), units += unit * unit,
+                sizes += size * size;
         }
     }
     const double limit = sqrt(units / (double)(m * n)) + 0x1p-24 * sqrt(sizes / (double)(m * n));
     const double rms = sqrt(errors / (double)(m * n));
-    check(rms <= limit, "%s: RMS error %.3f of the limit, %d x %d x %d %s %s", row->name, rms / limit, (int)m, (int)n,
-          (int)k, transposed ? "NT" : "NN", positive ? "positive" : "signed");
+    check(rms <= limit, "%s: RMS error %.3f of the limit, %d x %d x %d %s %s", row->name,
+          rms / limit, (int)m, (int)n, (int)k, transposed ? "NT" : "NN",
+          positive ? "positive" : "signed");
     if (getenv("MMF_TEST_VERBOSE"))
-        printf("%s: RMS %.3f of the limit, %d x %d x %d %s\n", row->name, rms / limit, (int)m, (int)n, (int)k,
-               transposed ? "NT" : "NN");
+        printf("%s: RMS %.3f of the limit, %d x %d x %d %s\n", row->name, rms / limit, (int)m,
+               (int)n, (int)k, transposed ? "NT" : "NN");
     free(a), free(b), free(out);
 }
 
@@ -254,7 +287,8 @@ void test_accuracy(void)
     char reason[MMF_REASON_TEXT];
     const mmf_problem nothing = {0};
     for (int r = 0; r < 2; r++) {
-        for (size_t d = 0; rows[r]->supports(&nothing, reason) && d < sizeof depths / sizeof *depths; d++) {
+        for (size_t d = 0;
+             rows[r]->supports(&nothing, reason) && d < sizeof depths / sizeof *depths; d++) {
             rms_of(rows[r], 64, 64, depths[d], false, true);
             rms_of(rows[r], 8, 512, depths[d], true, true);
             rms_of(rows[r], 64, 64, depths[d], true, false);

@@ -1,4 +1,5 @@
-/* The pool: every task once, callers at the same time, fork, a thread count that changes while running. */
+/* The pool: every task once, callers at the same time, fork, a thread count that changes while
+ * running. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -101,7 +102,8 @@ static void test_fork(void)
     }
     int status = -1;
     waitpid(child, &status, 0);
-    check(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child of a fork computes on threads of its own");
+    check(WIFEXITED(status) && WEXITSTATUS(status) == 0,
+          "the child of a fork computes on threads of its own");
     check(run_once(TASKS, 4), "the parent goes on");
 }
 
@@ -140,12 +142,14 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void time_one(const mmf_kernel_row *row, int dtype, int64_t m, int64_t n, int64_t k, bool turned, int packed,
-                     int activation, int threads)
+static void time_one(const mmf_kernel_row *row, int dtype, int64_t m, int64_t n, int64_t k,
+                     bool turned, int packed, int activation, int threads)
 {
     const size_t size = (size_t)element_size(dtype);
-    char *a = aligned_alloc(64, (size_t)(m * k + 64) * size / 64 * 64 + 64), *out = aligned_alloc(64, (size_t)(m * n) * 8 / 64 * 64 + 64);
-    char *b = aligned_alloc(64, (size_t)(n * k + 64) * size / 64 * 64 + 64), *bias = aligned_alloc(64, (size_t)n * 8 / 64 * 64 + 64);
+    char *a = aligned_alloc(64, (size_t)(m * k + 64) * size / 64 * 64 + 64),
+         *out = aligned_alloc(64, (size_t)(m * n) * 8 / 64 * 64 + 64);
+    char *b = aligned_alloc(64, (size_t)(n * k + 64) * size / 64 * 64 + 64),
+         *bias = aligned_alloc(64, (size_t)n * 8 / 64 * 64 + 64);
     for (int64_t i = 0; i < m * k; i++)
         store_random(dtype, a + (size_t)i * size);
     for (int64_t i = 0; i < n * k; i++)
@@ -157,13 +161,15 @@ static void time_one(const mmf_kernel_row *row, int dtype, int64_t m, int64_t n,
     p.dtype[MMF_A] = p.dtype[MMF_B] = p.dtype[MMF_OUT] = p.dtype[MMF_BIAS] = (uint8_t)dtype;
     p.data[MMF_A] = a, p.data[MMF_B] = b, p.data[MMF_OUT] = out, p.data[MMF_BIAS] = bias;
     p.strides[MMF_A] = (mmf_strides){.row = k, .col = 1};
-    p.strides[MMF_B] = turned ? (mmf_strides){.row = 1, .col = k} : (mmf_strides){.row = n, .col = 1};
+    p.strides[MMF_B] =
+        turned ? (mmf_strides){.row = 1, .col = k} : (mmf_strides){.row = n, .col = 1};
     p.strides[MMF_OUT] = (mmf_strides){.row = n, .col = 1};
     p.strides[MMF_BIAS] = (mmf_strides){.col = 1};
     void *panels = NULL;
     if (packed) {
         panels = aligned_alloc(64, (size_t)mmf_cpu_panels_bytes((mmf_dtype)dtype, k, n));
-        mmf_cpu_pack_panels((mmf_dtype)dtype, k, n, b, p.strides[MMF_B].row, p.strides[MMF_B].col, panels);
+        mmf_cpu_pack_panels((mmf_dtype)dtype, k, n, b, p.strides[MMF_B].row, p.strides[MMF_B].col,
+                            panels);
         p.data[MMF_B] = panels, p.packed = MMF_CPU_PANELS64;
     }
     mmf_config config;
@@ -180,8 +186,8 @@ static void time_one(const mmf_kernel_row *row, int dtype, int64_t m, int64_t n,
         best = time < best ? time : best;
     }
     printf("%-17s %-8s %5d x %5d x %5d %s%s act %d threads %d: %9.3f us %7.1f GFLOP/s\n", row->name,
-           mmf_dtypes[dtype].name, (int)m, (int)n, (int)k, turned ? "NT" : "NN", packed ? " packed" : "", activation,
-           config.threads, best * 1e6, flops / best * 1e-9);
+           mmf_dtypes[dtype].name, (int)m, (int)n, (int)k, turned ? "NT" : "NN",
+           packed ? " packed" : "", activation, config.threads, best * 1e6, flops / best * 1e-9);
     free(a), free(b), free(out), free(bias), free(panels);
 }
 

@@ -1,7 +1,9 @@
-/* Random problems through every CPU row, against a loop in long double and the bound of design.md. */
+/* Random problems through every CPU row, against a loop in long double and the bound of design.md.
+ */
 #include "check.h"
 
-static const mmf_kernel_row *const rows[] = {&mmf_cpu_blocked_avx2, &mmf_cpu_blocked, &mmf_cpu_reference};
+static const mmf_kernel_row *const rows[] = {&mmf_cpu_blocked_avx2, &mmf_cpu_blocked,
+                                             &mmf_cpu_reference};
 
 #define GUARD 8
 
@@ -20,14 +22,16 @@ typedef struct test_case {
 
 static int pick_size(void)
 {
-    static const int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 15, 16, 17, 31, 32, 33, 47, 48, 63, 64, 65, 67};
+    static const int sizes[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  12, 13, 15,
+                                16, 17, 31, 32, 33, 47, 48, 63, 64, 65, 67};
     return sizes[random_below((int)(sizeof sizes / sizeof *sizes))];
 }
 
-/* Choose strides for a batch x rows x cols operand and fill it. kind: 0 rows contiguous, 1 columns contiguous,
- * 2 backwards, 3 every second column, 4 columns contiguous and apart, 5 one line for all rows, 6 one value per row,
- * 7 one value. */
-static void make_operand(test_case *t, int operand, int dtype, int64_t m, int64_t n, int kind, bool one_batch)
+/* Choose strides for a batch x rows x cols operand and fill it. kind: 0 rows contiguous, 1 columns
+ * contiguous, 2 backwards, 3 every second column, 4 columns contiguous and apart, 5 one line for
+ * all rows, 6 one value per row, 7 one value. */
+static void make_operand(test_case *t, int operand, int dtype, int64_t m, int64_t n, int kind,
+                         bool one_batch)
 {
     mmf_strides *s = &t->problem.strides[operand];
     const int64_t pad = random_below(3);
@@ -64,7 +68,8 @@ static void make_operand(test_case *t, int operand, int dtype, int64_t m, int64_
     t->problem.data[operand] = b->element;
 }
 
-static int64_t offset_of(const mmf_problem *p, int operand, const int64_t *batch, int64_t i, int64_t j)
+static int64_t offset_of(const mmf_problem *p, int operand, const int64_t *batch, int64_t i,
+                         int64_t j)
 {
     const mmf_strides *s = &p->strides[operand];
     int64_t offset = i * s->row + j * s->col;
@@ -87,13 +92,15 @@ static const char *describe(const test_case *t, const mmf_kernel_row *row, int t
     static char text[400];
     const mmf_problem *p = &t->problem;
     snprintf(text, sizeof text,
-             "%s m %d n %d k %d act %d dtypes A %d bias %d C %d mul %d pre %d out %d A (%d,%d) B (%d,%d) out (%d,%d) "
+             "%s m %d n %d k %d act %d dtypes A %d bias %d C %d mul %d pre %d out %d A (%d,%d) B "
+             "(%d,%d) out (%d,%d) "
              "packed %d batch %d in place %d threads %d",
-             row->name, (int)p->m, (int)p->n, (int)p->k, p->activation, p->dtype[MMF_A], p->dtype[MMF_BIAS],
-             p->dtype[MMF_C], p->dtype[MMF_MULTIPLY], p->dtype[MMF_PREACTIVATION], p->dtype[MMF_OUT],
-             (int)p->strides[MMF_A].row, (int)p->strides[MMF_A].col, (int)p->strides[MMF_B].row,
-             (int)p->strides[MMF_B].col, (int)p->strides[MMF_OUT].row, (int)p->strides[MMF_OUT].col, p->packed,
-             p->batch_ndim, t->in_place, threads);
+             row->name, (int)p->m, (int)p->n, (int)p->k, p->activation, p->dtype[MMF_A],
+             p->dtype[MMF_BIAS], p->dtype[MMF_C], p->dtype[MMF_MULTIPLY],
+             p->dtype[MMF_PREACTIVATION], p->dtype[MMF_OUT], (int)p->strides[MMF_A].row,
+             (int)p->strides[MMF_A].col, (int)p->strides[MMF_B].row, (int)p->strides[MMF_B].col,
+             (int)p->strides[MMF_OUT].row, (int)p->strides[MMF_OUT].col, p->packed, p->batch_ndim,
+             t->in_place, threads);
     return text;
 }
 
@@ -107,7 +114,8 @@ static exact exact_z(const test_case *t, int second, const int64_t *batch, int64
     const double u = p->dtype[MMF_A] == MMF_FLOAT64 ? 0x1p-53 : 0x1p-24;
     long double sum = 0, size = 0, z;
     for (int64_t k = 0; k < p->k; k++) {
-        long double product = (long double)input(t, MMF_A, batch, i, k) * input(t, MMF_B + second, batch, k, j);
+        long double product =
+            (long double)input(t, MMF_A, batch, i, k) * input(t, MMF_B + second, batch, k, j);
         sum += product;
         size += fabsl(product);
     }
@@ -130,7 +138,8 @@ static bool element_is_right(const test_case *t, const int64_t *batch, int64_t i
     const mmf_problem *p = &t->problem;
     const double u = p->dtype[MMF_A] == MMF_FLOAT64 ? 0x1p-53 : 0x1p-24;
     const bool gated = is_gated(p->activation);
-    const exact gate = exact_z(t, 0, batch, i, j), up = gated ? exact_z(t, 1, batch, i, j) : (exact){1, 0};
+    const exact gate = exact_z(t, 0, batch, i, j),
+                up = gated ? exact_z(t, 1, batch, i, j) : (exact){1, 0};
     for (int s = 0; s < (gated ? 2 : 1); s++) {
         const int operand = MMF_PREACTIVATION + s, dtype = p->dtype[operand];
         if (dtype == MMF_ABSENT)
@@ -148,7 +157,8 @@ static bool element_is_right(const test_case *t, const int64_t *batch, int64_t i
     if (gated) {
         const bool oai = p->activation == MMF_ACT_SWIGLU_OAI;
         const long double factor = fabsl(up.z) + up.error + oai;
-        const long double value = fabsl(exact_activation(p->activation, gate.z, oai ? 0 : 1, p0, p1));
+        const long double value =
+            fabsl(exact_activation(p->activation, gate.z, oai ? 0 : 1, p0, p1));
         error = error * factor + (value + slope * gate.error) * up.error;
     }
     if (p->dtype[MMF_MULTIPLY] != MMF_ABSENT) {
@@ -156,7 +166,8 @@ static bool element_is_right(const test_case *t, const int64_t *batch, int64_t i
         ref *= factor, error *= fabsl(factor);
     }
     const int dtype = p->dtype[MMF_OUT];
-    double got = decode(dtype, t->buffers[MMF_OUT].element + offset_of(p, MMF_OUT, batch, i, j) * element_size(dtype));
+    double got = decode(dtype, t->buffers[MMF_OUT].element +
+                                   offset_of(p, MMF_OUT, batch, i, j) * element_size(dtype));
     return fabsl(got - ref) <= unit_in_last_place(dtype, (double)ref) + error + 8 * u * fabsl(ref);
 }
 
@@ -228,7 +239,8 @@ static void run_row(test_case *t, const mmf_kernel_row *row)
         for (int64_t i = 0; i < p->m && right; i++)
             for (int64_t j = 0; j < p->n && right; j++)
                 if (!(right = element_is_right(t, batch, i, j)))
-                    check(false, "%s: element %d %d of batch %d", describe(t, row, 1), (int)i, (int)j, (int)x);
+                    check(false, "%s: element %d %d of batch %d", describe(t, row, 1), (int)i,
+                          (int)j, (int)x);
         check(right, "%s", describe(t, row, 1));
     }
     /* the same bits on more threads */
@@ -253,9 +265,10 @@ static void make_products(test_case *t, bool gated)
         const int b = MMF_B + s;
         make_operand(t, b, dtype, p->k, p->n, kind, shared || p->packed);
         if (p->packed) {
-            t->panels[s] = aligned_alloc(64, (size_t)mmf_cpu_panels_bytes((mmf_dtype)dtype, p->k, p->n));
-            mmf_cpu_pack_panels((mmf_dtype)dtype, p->k, p->n, p->data[b], p->strides[b].row, p->strides[b].col,
-                                t->panels[s]);
+            t->panels[s] =
+                aligned_alloc(64, (size_t)mmf_cpu_panels_bytes((mmf_dtype)dtype, p->k, p->n));
+            mmf_cpu_pack_panels((mmf_dtype)dtype, p->k, p->n, p->data[b], p->strides[b].row,
+                                p->strides[b].col, t->panels[s]);
             p->data[b] = t->panels[s];
         }
     }
@@ -267,8 +280,10 @@ static void make_epilogue(test_case *t, bool gated)
 {
     mmf_problem *p = &t->problem;
     const bool bias = random_below(2), c = random_below(3) == 0, pre = random_below(4) == 0;
-    const int bias_kind = random_below(8), bias_dtype = random_below(4), out_dtype = random_below(4);
-    const int c_kind = random_below(4), c_dtype = random_below(4), out_kind = random_below(5), pre_dtype = random_below(4);
+    const int bias_kind = random_below(8), bias_dtype = random_below(4),
+              out_dtype = random_below(4);
+    const int c_kind = random_below(4), c_dtype = random_below(4), out_kind = random_below(5),
+              pre_dtype = random_below(4);
     t->in_place = c && !gated && random_below(2);
     for (int s = 0; s < (gated ? 2 : 1); s++) {
         if (bias)
@@ -332,8 +347,9 @@ static void free_case(test_case *t)
 
 void test_rows(int cases)
 {
-    static const int larger[][3] = {{1, 300, 900}, {5, 130, 1200}, {200, 210, 400}, {37, 193, 800}, {300, 2, 700},
-                                    {12, 400, 390}, {13, 17, 2000}, {385, 20, 30}, {2, 1000, 100}, {100, 100, 385}};
+    static const int larger[][3] = {{1, 300, 900},  {5, 130, 1200}, {200, 210, 400}, {37, 193, 800},
+                                    {300, 2, 700},  {12, 400, 390}, {13, 17, 2000},  {385, 20, 30},
+                                    {2, 1000, 100}, {100, 100, 385}};
     for (int c = 0; c < cases; c++) {
         test_case t;
         if (c % 100 == 99) {

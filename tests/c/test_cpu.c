@@ -82,7 +82,10 @@ void store_random(int dtype, void *element)
     uint16_t h = (uint16_t)(bits >> 48 & 0x83ff) | (uint16_t)((9 + (bits & 7) % 7) << 10);
     if (dtype == MMF_BFLOAT16)
         h = (uint16_t)(bits >> 48 & 0x807f) | (uint16_t)((121 + (bits & 7) % 7) << 7);
-    memcpy(element, dtype == MMF_FLOAT32 ? (const void *)&f : dtype == MMF_FLOAT64 ? (const void *)&d : &h,
+    memcpy(element,
+           dtype == MMF_FLOAT32   ? (const void *)&f
+           : dtype == MMF_FLOAT64 ? (const void *)&d
+                                  : &h,
            (size_t)element_size(dtype));
 }
 
@@ -91,7 +94,10 @@ void store_nan(int dtype, void *element)
     const float f = NAN;
     const double d = NAN;
     const uint16_t h = 0x7fc1;
-    memcpy(element, dtype == MMF_FLOAT32 ? (const void *)&f : dtype == MMF_FLOAT64 ? (const void *)&d : &h,
+    memcpy(element,
+           dtype == MMF_FLOAT32   ? (const void *)&f
+           : dtype == MMF_FLOAT64 ? (const void *)&d
+                                  : &h,
            (size_t)element_size(dtype));
 }
 
@@ -134,45 +140,82 @@ long double exact_activation(int id, long double z, long double u, long double p
 {
     long double gate, up;
     switch (id) {
-    case MMF_ACT_NONE: return z;
-    case MMF_ACT_RELU: return fmaxl(z, 0);
-    case MMF_ACT_GELU: return gelu(z);
-    case MMF_ACT_GELU_TANH: return gelu_tanh(z);
-    case MMF_ACT_SILU: return z * sigmoid(z);
-    case MMF_ACT_SIGMOID: return sigmoid(z);
-    case MMF_ACT_TANH: return tanhl(z);
-    case MMF_ACT_RELU_SQUARED: return fmaxl(z, 0) * fmaxl(z, 0);
-    case MMF_ACT_QUICK_GELU: return z * sigmoid(1.702L * z);
-    case MMF_ACT_LEAKY_RELU: return z < 0 ? p0 * z : z;
-    case MMF_ACT_ELU: return z < 0 ? p0 * expm1l(z) : z;
-    case MMF_ACT_HARDSWISH: return z * fminl(fmaxl(z + 3, 0), 6) / 6;
-    case MMF_ACT_SOFTPLUS: return z > 20 ? z : log1pl(expl(z));
-    case MMF_ACT_MISH: return z * tanhl(z > 50 ? z : log1pl(expl(z)));
-    case MMF_ACT_CLAMP: return fminl(fmaxl(z, p0), p1);
-    case MMF_ACT_SWIGLU: return z * sigmoid(z) * u;
-    case MMF_ACT_GEGLU: return gelu(z) * u;
-    case MMF_ACT_GEGLU_TANH: return gelu_tanh(z) * u;
-    case MMF_ACT_REGLU: return fmaxl(z, 0) * u;
-    case MMF_ACT_GLU: return sigmoid(z) * u;
+    case MMF_ACT_NONE:
+        return z;
+    case MMF_ACT_RELU:
+        return fmaxl(z, 0);
+    case MMF_ACT_GELU:
+        return gelu(z);
+    case MMF_ACT_GELU_TANH:
+        return gelu_tanh(z);
+    case MMF_ACT_SILU:
+        return z * sigmoid(z);
+    case MMF_ACT_SIGMOID:
+        return sigmoid(z);
+    case MMF_ACT_TANH:
+        return tanhl(z);
+    case MMF_ACT_RELU_SQUARED:
+        return fmaxl(z, 0) * fmaxl(z, 0);
+    case MMF_ACT_QUICK_GELU:
+        return z * sigmoid(1.702L * z);
+    case MMF_ACT_LEAKY_RELU:
+        return z < 0 ? p0 * z : z;
+    case MMF_ACT_ELU:
+        return z < 0 ? p0 * expm1l(z) : z;
+    case MMF_ACT_HARDSWISH:
+        return z * fminl(fmaxl(z + 3, 0), 6) / 6;
+    case MMF_ACT_SOFTPLUS:
+        return z > 20 ? z : log1pl(expl(z));
+    case MMF_ACT_MISH:
+        return z * tanhl(z > 50 ? z : log1pl(expl(z)));
+    case MMF_ACT_CLAMP:
+        return fminl(fmaxl(z, p0), p1);
+    case MMF_ACT_SWIGLU:
+        return z * sigmoid(z) * u;
+    case MMF_ACT_GEGLU:
+        return gelu(z) * u;
+    case MMF_ACT_GEGLU_TANH:
+        return gelu_tanh(z) * u;
+    case MMF_ACT_REGLU:
+        return fmaxl(z, 0) * u;
+    case MMF_ACT_GLU:
+        return sigmoid(z) * u;
     case MMF_ACT_SWIGLU_OAI:
         gate = fminl(z, p0);
         up = fminl(fmaxl(u, -p0), p0);
         return gate * sigmoid(p1 * gate) * (up + 1);
-    default: return NAN;
+    default:
+        return NAN;
     }
 }
 
 double lipschitz(int id, double z, double p0)
 {
     switch (id) {
-    case MMF_ACT_RELU_SQUARED: return 2 * fabs(z) + 1e-30;
-    case MMF_ACT_GELU: case MMF_ACT_GELU_TANH: case MMF_ACT_GEGLU: case MMF_ACT_GEGLU_TANH: return 1.13;
-    case MMF_ACT_SILU: case MMF_ACT_QUICK_GELU: case MMF_ACT_SWIGLU: case MMF_ACT_SWIGLU_OAI: return 1.1;
-    case MMF_ACT_MISH: return 1.09;
-    case MMF_ACT_SIGMOID: case MMF_ACT_GLU: return 0.25;
-    case MMF_ACT_HARDSWISH: return 1.5;
-    case MMF_ACT_LEAKY_RELU: case MMF_ACT_ELU: return fmax(1, fabs(p0));
-    default: return 1;
+    case MMF_ACT_RELU_SQUARED:
+        return 2 * fabs(z) + 1e-30;
+    case MMF_ACT_GELU:
+    case MMF_ACT_GELU_TANH:
+    case MMF_ACT_GEGLU:
+    case MMF_ACT_GEGLU_TANH:
+        return 1.13;
+    case MMF_ACT_SILU:
+    case MMF_ACT_QUICK_GELU:
+    case MMF_ACT_SWIGLU:
+    case MMF_ACT_SWIGLU_OAI:
+        return 1.1;
+    case MMF_ACT_MISH:
+        return 1.09;
+    case MMF_ACT_SIGMOID:
+    case MMF_ACT_GLU:
+        return 0.25;
+    case MMF_ACT_HARDSWISH:
+        return 1.5;
+    case MMF_ACT_LEAKY_RELU:
+    case MMF_ACT_ELU:
+        return fmax(1, fabs(p0));
+    default:
+        return 1;
     }
 }
 

@@ -25,12 +25,12 @@ BATCHES: dict[str, tuple[Any, Any]] = {
     "": ((), ()),
     "2": ((2,), (2,)),
     "a": ((3,), ()),
-    "b": ((), (3,)),
-    "ones": ((1, 2), (2, 1)),
-    "broadcast": ((3, 1), (1, 2)),
-    "rank5": ((2, 1, 2), (1, 3, 2)),
-    "rank8": ((1, 2, 1, 1, 2, 1), (2, 1, 1, 2, 1)),
-    "inner": ((3,), (3,)),  # in memory the batch axis lies between rows and columns, out included
+    "b": ((), (2,)),
+    "ones": ((1, 2), (1, 1)),
+    "broadcast": ((2, 1), (1, 2)),
+    "rank5": ((2, 1, 1), (1, 2, 1)),
+    "rank8": ((1, 2, 1, 1, 2, 1), (1, 2, 1, 1, 1)),
+    "inner": ((2,), (2,)),  # in memory the batch axis lies between rows and columns, out included
     "empty": ((2, 0), (2, 0)),
     "empty_b": ((), (0,)),
     "vector_a": ("vector", ()),

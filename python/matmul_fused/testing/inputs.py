@@ -82,6 +82,7 @@ class Inputs:
     """The operands of one call by argument name; B and bias of a pair are B, B_up and bias, bias_up."""
 
     case: Case
+    seed: int
     operands: dict[str, Operand]
 
     def values(self, name: str) -> Array | None:
@@ -263,7 +264,7 @@ def make_inputs(case: Case, seed: int) -> Inputs:
         _fill(operands["out"])
     for operand in {id(o): o for o in operands.values()}.values():
         operand.freeze()
-    return Inputs(case, operands)
+    return Inputs(case, seed, operands)
 
 
 def widened(inputs: Inputs, name: str, wide: np.dtype[Any]) -> Array | None:

@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from .formulas import Activation, Gated, Spec, resolve
-from .rounding import FORMATS, Array, overflow_as, round_to, ulp, wide_dtype, widen
+from .formulas import Gated, Spec, resolve
+from .propagate import Ball, Step, flushed, joined, magnitude
+from .rounding import FORMATS, Array, round_to, ulp, widen
 
 RMS_FROM = 4096  # elements that the RMS rule wants
 
@@ -46,48 +47,6 @@ class Expected:
         return Expected(self.value.reshape(shape), low, high, spread, free)
 
 
-@dataclass
-class _Ball:
-    """Values with a bound of their error (radius) and its expected size (spread)."""
-
-    value: Array
-    radius: Array
-    spread: Array
-    free: Array | None = None
-
-    def release(self, mask: Array) -> None:
-        if mask.any():
-            self.free = mask if self.free is None else self.free | mask
-
-
-def _matrix(x: Array, axis: int | None) -> Array:
-    return x if axis is None else np.expand_dims(x, axis)
-
-
-def _product(a: Array, b: Array) -> Array:
-    """a @ b: by BLAS for finite float64; else by NumPy's own loops, which drop no inf * 0."""
-    if a.dtype == np.float64 and not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return (a.astype(np.longdouble) @ b.astype(np.longdouble)).astype(np.float64)
-    return a @ b
-
-
-def _finite(x: Array) -> Array:
-    """|x| in float64 with 0 for what is not finite: the size of the terms of finite sums."""
-    x = np.abs(x).astype(np.float64)
-    return np.where(np.isfinite(x), x, 0.0)
-
-
-def _root_of_squares(a: Array, b: Array) -> Array:
-    """sqrt(sum_k (a b)^2), without overflow of the squares."""
-    a_scale, b_scale = np.max(a, initial=0) or 1.0, np.max(b, initial=0) or 1.0
-    return a_scale * b_scale * np.sqrt(np.square(a / a_scale) @ np.square(b / b_scale))
-
-
-def _flushed(x: Array) -> Array:
-    """The part of |x| that a device which reads bfloat16 subnormals as 0 loses."""
-    return np.where(np.abs(x) < FORMATS["bfloat16"].least_normal, np.abs(x), 0.0)
-
-
 def _independent(a: Array, b: Array, count: int) -> int:
     """How many of the count sums over k are different: zero strides repeat an operand's values."""
     k_repeats = a.strides[-1] == b.strides[-2:][0] == 0
@@ -97,114 +56,30 @@ def _independent(a: Array, b: Array, count: int) -> int:
     return count // (b.shape[-1] if b.ndim > 1 and b.strides[-1] == 0 else 1)
 
 
-class _Call:
-    """The operands of one call in wide precision, and the terms of z's error."""
-
-    def __init__(self, dtype: str, unit: float | None, allow_tf32: bool) -> None:
-        self.wide = wide_dtype(dtype)
-        self.flushes = dtype == "bfloat16"
-        self.accumulator = "float64" if dtype == "float64" else "float32"
-        self.unit = FORMATS[self.accumulator].unit if unit is None else unit
-        self.tiny = FORMATS[self.accumulator].least
-        self.input_unit = 2.0**-11 if allow_tf32 and dtype == "float32" else 0.0
-
-    def z(
-        self,
-        a: Array,
-        b: Array,
-        alpha: float,
-        addends: list[tuple[Array, bool]],
-        shape: tuple[int, ...],
-        statistics: bool,
-    ) -> _Ball:
-        """alpha a @ b + addends in this shape. addends: (values, whether they were bfloat16)."""
-        k = 0 if alpha == 0 else a.shape[-1]
-        value = np.zeros(shape, self.wide)
-        size = np.zeros(shape)
-        spread = noise = np.zeros(shape)
-        extra = np.full(shape, (k + 8) * self.tiny * max(1.0, abs(alpha)))  # underflow
-        if k:
-            value = value + self.wide.type(alpha) * _product(a, b)
-            a_size, b_size = _finite(a), _finite(b)
-            size = size + abs(alpha) * (a_size @ b_size)
-            if statistics:
-                noise = noise + abs(alpha) * _root_of_squares(a_size, b_size)
-            extra = extra + size * (2 * self.input_unit)
-            if self.flushes and (_flushed(a_size).any() or _flushed(b_size).any()):
-                lost = _flushed(a_size) @ b_size + a_size @ _flushed(b_size)
-                extra = extra + abs(alpha) * lost
-        if statistics:
-            # Independent roundings within u of what they round. Partial sums i/K z + noise of variance
-            # i/K (1 - i/K) sum (ab)^2; then two of alpha, two of beta, one for each addition.
-            parts = _finite(value)
-            scale = max(1.0, float(parts.max()) if self.accumulator == "float64" else 1.0)  # of squares
-            variance = np.square(np.hypot(parts, noise * math.sqrt(0.5)) / scale) * (k / 9)
-            variance += np.square(parts / scale) * (2 / 3)
-        for addend, is_bfloat16 in addends:
-            value = value + addend
-            size = size + _finite(addend)
-            extra = extra + (_flushed(_finite(addend)) if is_bfloat16 else 0.0)
-            if statistics:
-                parts = parts + _finite(addend)
-                variance += np.square(parts / scale) / 3 + np.square(_finite(addend) / scale) * (2 / 3)
-        if statistics:
-            spread = self.unit * np.maximum(scale * np.sqrt(variance), size)
-        radius = ((k + 8) * self.unit * size + extra).astype(self.wide)
-        ball = _Ball(value, radius, (spread + extra).astype(self.wide))
-        greatest = FORMATS[self.accumulator].greatest
-        if size.size and size.max() >= greatest / 2:  # a partial sum may overflow
-            certain = np.abs(value) - radius > greatest
-            mixed = (size >= greatest / 2) & (np.abs(value) < size * 0.99)
-            ball.release(np.isfinite(value) & ~certain & (mixed | (np.abs(value) + radius > greatest)))
-            ball.value = np.where(certain, np.copysign(np.inf, value), value)
-        return ball
-
-    def apply(self, row: Activation, z: _Ball, parameters: tuple[float, ...]) -> _Ball:
-        value = row.f(z.value, *parameters)
-        slope = row.lipschitz(z.value, z.radius, *parameters)
-        tiny = np.where(value != 0, 4 * self.tiny, 0)  # the result may underflow
-        radius = slope * z.radius + tiny
-        exact = ~np.isfinite(z.value)  # infinities come without an error
-        spread = np.maximum(np.where(exact, 0, slope * z.spread), 2 * self.unit * np.abs(value)) + tiny
-        if row.step is not None:
-            radius = radius + row.step(z.value, z.radius)
-        return _Ball(overflow_as(value, self.accumulator), np.where(exact, 0, radius), spread, z.free)
-
-    def times(self, x: _Ball, y: _Ball) -> _Ball:
-        value = x.value * y.value
-        radius = np.abs(x.value) * y.radius + np.abs(y.value) * x.radius + x.radius * y.radius
-        spread = np.abs(x.value) * y.spread + np.abs(y.value) * x.spread
-        ball = _Ball(overflow_as(value, self.accumulator), radius, spread, x.free)
-        if y.free is not None:
-            ball.release(y.free)
-        for p, q in ((x, y), (y, x)):  # inf times what may be 0 or of either sign
-            ball.release(np.isinf(p.value) & (np.abs(q.value) <= q.radius) & (q.radius > 0))
-        return ball
-
-    def expected(self, ball: _Ball, exact: bool, statistics: bool) -> Expected:
-        value = ball.value
-        finite = np.isfinite(value)
-        radius = ball.radius + (8 * self.unit) * np.abs(value) + 8 * self.tiny
-        radius = np.where(finite & (not exact), radius, 0)
-        low, high = value - radius, value + radius
-        low, high = overflow_as(low, self.accumulator), overflow_as(high, self.accumulator)
-        spread = np.where(finite, ball.spread + self.tiny, 0) if statistics else None
-        return Expected(value, low, high, spread, ball.free)
-
-
-def _split(ball: _Ball, layout: str | None) -> tuple[_Ball, _Ball]:
+def _split(z: Ball, layout: str | None) -> tuple[Ball, Ball]:
     """The gate and up columns of z."""
-    half = ball.value.shape[-1] // 2
+    half = z.value.shape[-1] // 2
     first, second = slice(None, half), slice(half, None)
     if layout == "interleaved":
         first, second = slice(0, None, 2), slice(1, None, 2)
     gate, up = (second, first) if layout == "halves_up_first" else (first, second)
+    return z.columns(gate), z.columns(up)
 
-    def part(columns: slice) -> _Ball:
-        value, radius, spread = (x[..., columns] for x in (ball.value, ball.radius, ball.spread))
-        return _Ball(value, radius, spread, None if ball.free is None else ball.free[..., columns])
 
-    return part(gate), part(up)
+def _expected(step: Step, ball: Ball, exact: bool, statistics: bool) -> Expected:
+    value = ball.value
+    radius = ball.radius + (8 * step.unit) * np.abs(value) + 8 * step.tiny
+    finite = np.isfinite(value)
+    if exact:
+        radius = np.zeros(value.shape, value.dtype)
+    elif not finite.all():
+        radius = np.where(finite, radius, 0)
+    low, high = value - radius, value + radius
+    if ball.huge is not None:
+        low = np.where(ball.huge & (value < 0), -np.inf, low)
+        high = np.where(ball.huge & (value > 0), np.inf, high)
+    spread = np.where(finite, ball.spread + step.tiny, 0) if statistics else None
+    return Expected(value, low, high, spread, ball.free)
 
 
 @np.errstate(all="ignore")
@@ -232,9 +107,9 @@ def expect(
     bs, biases = (B if pair else (B,)), (bias if isinstance(bias, tuple) else (bias,))
     _, row, parameters = resolve(activation)
     dtype = np.asarray(A).dtype.name
-    call = _Call(dtype, unit, allow_tf32)
-    a = widen(A, call.wide)
-    weights = [widen(b, call.wide) for b in bs]
+    step = Step(dtype, unit, allow_tf32)
+    a = widen(A, step.wide)
+    weights = [widen(b, step.wide) for b in bs]
     a = _matrix(a, 0 if a.ndim == 1 else None)
     vector_b = weights[0].ndim == 1
     weights = [_matrix(b, 1 if vector_b else None) for b in weights]
@@ -245,7 +120,7 @@ def expect(
     statistics = alpha != 0 and _independent(np.asarray(A), np.asarray(bs[0]), math.prod(full)) >= RMS_FROM
 
     def addend(x: Any, factor: float, shape: tuple[int, ...]) -> tuple[Array, bool]:
-        values = np.broadcast_to(call.wide.type(factor) * widen(x, call.wide), shape)
+        values = np.broadcast_to(step.wide.type(factor) * widen(x, step.wide), shape)
         values = values.reshape(*leading, a.shape[-2], 1 if vector_b else shape[-1])
         return values, np.asarray(x).dtype.name == "bfloat16"
 
@@ -263,29 +138,20 @@ def expect(
         if c is not None:
             width = full[-1]
             addends.append((c[0][..., number * width : (number + 1) * width], c[1]))
-        balls.append(call.z(a, b, alpha, addends, full, statistics))
-    z = balls[0] if not pair else _joined(*balls)
+        balls.append(step.z(a, b, alpha, addends, full, statistics))
+    z = balls[0] if not pair else joined(*balls)
     if isinstance(row, Gated):
         gate, up = _split(z, gate_layout)
-        y = call.times(call.apply(row.gate, gate, parameters), call.apply(row.up, up, parameters))
+        y = step.times(step.apply(row.gate, gate, parameters), step.apply(row.up, up, parameters))
     else:
-        y = call.apply(row, z, parameters)
+        y = step.apply(row, z, parameters)
     shape = (*z_shape[:-1], z_shape[-1] // 2) if isinstance(row, Gated) else z_shape
     if multiply is not None:
         factor, is_bfloat16 = addend(multiply, 1.0, shape)
-        lost = _flushed(_finite(factor)) if is_bfloat16 else np.zeros(factor.shape)
-        y = call.times(y, _Ball(factor, lost.astype(call.wide), lost.astype(call.wide)))
-    out, preactivation = (call.expected(x, exact, statistics) for x in (y, z))
+        lost = flushed(magnitude(factor)) if is_bfloat16 else np.zeros(factor.shape)
+        y = step.times(y, Ball(factor, lost.astype(step.wide), lost.astype(step.wide)))
+    out, preactivation = (_expected(step, x, exact, statistics) for x in (y, z))
     return out.reshape(shape), preactivation.reshape(z_shape)
-
-
-def _joined(gate: _Ball, up: _Ball) -> _Ball:
-    arrays = ((gate.value, up.value), (gate.radius, up.radius), (gate.spread, up.spread))
-    ball = _Ball(*(np.concatenate(pair, -1) for pair in arrays))
-    nothing = np.zeros(gate.value.shape, bool)
-    masks = [nothing if part.free is None else part.free for part in (gate, up)]
-    ball.release(np.concatenate(masks, -1))
-    return ball
 
 
 @np.errstate(invalid="ignore", over="ignore")

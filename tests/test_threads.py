@@ -1,0 +1,385 @@
+"""Many threads on one weight, any number of threads in the pool, forks, and what the environment says of them.
+
+Everything is compared bit for bit: results may depend on neither.
+"""
+
+import itertools
+import os
+import random
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import matmul_fused as mf
+from matmul_fused.testing import force_kernel
+from support import DTYPES, ISOLATED, KERNELS, check, draw, python
+
+COUNTS = (1, 2, 3, 7)
+
+
+@pytest.fixture(autouse=True)
+def restored_threads():
+    """A test may set the number of threads; and never leaves a forced kernel behind."""
+    before = mf.get_num_threads()
+    yield
+    mf.set_num_threads(before)
+    assert mf._core.force_kernel(None) is None
+
+
+def in_threads(count, function):
+    """function(number) in several threads at once; the first exception is raised here."""
+    barrier = threading.Barrier(count)
+
+    def run(number):
+        barrier.wait()
+        return function(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
+
+
+# --- one weight, many threads ---
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_threads_share_one_weight(dtype, packed):
+    B, bias = draw((129, 258), dtype), draw(258, dtype)
+    weight = mf.prepack(B, gate_layout="interleaved") if packed else B
+    layout = None if packed else "interleaved"
+    inputs = [draw((m, 129), dtype) for m in (1, 2, 5, 8, 13, 33, 100, 200, 333)]
+
+    def compute(A):
+        return mf.matmul_fused(A, weight, bias, "swiglu", gate_layout=layout)
+
+    mf.set_num_threads(1)
+    wanted = [compute(A) for A in inputs]
+    for A, result in zip(inputs, wanted, strict=True):
+        check(result, A, B, bias, "swiglu", gate_layout="interleaved")
+    mf.set_num_threads(3)
+    assert mf.explain(inputs[0], weight, bias, "swiglu", gate_layout=layout).threads == 1
+    assert mf.explain(inputs[-1], weight, bias, "swiglu", gate_layout=layout).threads == 3
+
+    def hammer(number):
+        order = random.Random(number).choices(range(len(inputs)), k=60)
+        return [i for i in order if compute(inputs[i]).tobytes() != wanted[i].tobytes()]
+
+    assert in_threads(8, hammer) == [[]] * 8
+
+
+def test_number_of_threads_changes_while_others_compute():
+    A, B = draw((257, 300)), draw((300, 201))
+    wanted = mf.matmul_fused(A, B, None, "gelu").tobytes()
+    stop = threading.Event()
+
+    def hammer(number):
+        if number == 0:
+            for count in COUNTS * 30:
+                mf.set_num_threads(count)
+                time.sleep(0.001)
+            stop.set()
+            return 0
+        wrong = calls = 0
+        while not stop.is_set() or calls < 10:
+            wrong += mf.matmul_fused(A, B, None, "gelu").tobytes() != wanted
+            calls += 1
+        return wrong
+
+    assert in_threads(4, hammer) == [0] * 4
+
+
+def test_outputs_of_several_threads_do_not_mix():
+    """Each thread writes its own rows of one array."""
+    A, B = draw((8 * 40, 200)), draw((200, 133))
+    wanted = mf.matmul_fused(A, B)
+    out = np.empty_like(wanted)
+    mf.set_num_threads(3)
+    for _ in range(10):
+        out.fill(np.nan)
+        parts = [(A[i::8], out[i::8]) for i in range(8)]
+        in_threads(8, lambda i, parts=parts: mf.matmul_fused(parts[i][0], B, out=parts[i][1]))
+        check(out, A, B)
+
+
+def test_errors_belong_to_their_thread():
+    x = draw((6, 6))
+
+    def fail(number):
+        name = f"thread{number}"
+        for _ in range(2000):
+            with pytest.raises(ValueError, match=f'^unknown activation "{name}"'):
+                mf.matmul_fused(x, x, None, name)
+
+    in_threads(4, fail)
+
+
+def test_large_calls_release_the_gil():
+    """No thread is switched by force here: the counter moves during a call only if the call lets it."""
+    A, B = draw((400, 1000)), draw((1000, 400))
+    ticks, stop = [0], threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks[0] += 1
+            time.sleep(0)
+
+    def moves():
+        before = ticks[0]
+        mf.matmul_fused(A, B)
+        return ticks[0] > before
+
+    counter = threading.Thread(target=tick)
+    counter.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        assert any(moves() for _ in range(50))
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        counter.join()
+
+
+# --- results do not depend on the number of threads ---
+
+
+def bits_by_threads(call):
+    """The bytes of call() for every number of threads; at least once it took more than one."""
+    results = {}
+    for count in COUNTS:
+        mf.set_num_threads(count)
+        assert mf.get_num_threads() == count
+        results[count] = call().tobytes()
+    return set(results.values())
+
+
+RAGGED = [
+    (7, 4097, 60),
+    (333, 17, 300),
+    (17, 333, 1031),
+    (193, 385, 129),
+    (257, 255, 33),
+    (1000, 3, 500),
+    (64, 2050, 65),
+]
+
+
+@pytest.mark.parametrize("kernel", KERNELS[:-1])  # the reference has one thread
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_results_do_not_depend_on_the_number_of_threads(kernel, dtype, layout):
+    taken = set()
+    for (m, n, k), activation in zip(RAGGED, itertools.cycle(["gelu", "silu", None]), strict=False):
+        A = draw((m, k), dtype) if layout[0] == "N" else draw((k, m), dtype).T
+        B = draw((k, n), dtype) if layout[1] == "N" else draw((n, k), dtype).T
+        with force_kernel(kernel):
+            assert len(bits_by_threads(lambda a=A, b=B, f=activation: mf.matmul_fused(a, b, None, f))) == 1, (m, n, k)
+            taken.add(mf.explain(A, B).threads)
+    assert max(taken) > 2
+
+
+@pytest.mark.parametrize("activation", [name for name in mf.activations if name != "clamp"])
+def test_activations_do_not_depend_on_the_number_of_threads(activation):
+    A, B, bias = draw((65, 130)), draw((130, 333)), draw(333)
+    assert len(bits_by_threads(lambda: mf.matmul_fused(A, B, bias, activation))) == 1
+
+
+@pytest.mark.parametrize("gate_layout", ["halves", "halves_up_first", "interleaved", "pair"])
+@pytest.mark.parametrize("activation", mf.gated_activations)
+def test_gates_do_not_depend_on_the_number_of_threads(activation, gate_layout):
+    A, C, multiply = draw((65, 130)), draw((65, 2 * 151)), draw((65, 151))
+    pair = gate_layout == "pair"
+    B = (draw((130, 151)), draw((130, 151), seed=1)) if pair else draw((130, 302))
+    keywords = {"C": C, "multiply": multiply, "gate_layout": None if pair else gate_layout}
+    assert len(bits_by_threads(lambda: mf.matmul_fused(A, B, None, activation, **keywords))) == 1
+
+
+@pytest.mark.parametrize("shape", [((5, 40, 77), (77, 130)), ((40, 1, 33, 77), (3, 77, 65)), ((7, 77), (30, 77, 65))])
+def test_batches_do_not_depend_on_the_number_of_threads(shape):
+    A, B = draw(shape[0]), draw(shape[1])
+    z = np.empty(np.matmul(A, B).shape)
+
+    def call():
+        got = mf.matmul_fused(A, B, None, "mish", preactivation=z)
+        return np.concatenate([got.ravel(), z.ravel()])
+
+    assert len(bits_by_threads(call)) == 1
+
+
+def test_number_of_threads_is_checked():
+    before = mf.get_num_threads()
+    for value in (0, -1, 1025, 10**30):
+        with pytest.raises(ValueError, match="n must be from 1 to 1024"):
+            mf.set_num_threads(value)
+    for value in (2.0, "2", None):
+        with pytest.raises(TypeError, match="n must be an int"):
+            mf.set_num_threads(value)
+    assert mf.get_num_threads() == before
+    for value in (1, 1024):
+        mf.set_num_threads(value)
+        assert mf.get_num_threads() == mf.info().threads == value
+    A, B = draw((700, 100)), draw((100, 700))  # 1024 threads were asked for: as many as there is work for
+    check(mf.matmul_fused(A, B), A, B)
+
+
+# --- forced kernels are the thread's own ---
+
+
+def chosen():
+    return mf.explain(draw((5, 7)), draw((7, 6))).kernel
+
+
+def test_a_forced_kernel_is_the_threads_own():
+    def run(number):
+        name = KERNELS[number % len(KERNELS)]
+        for _ in range(200):
+            with force_kernel(name):
+                if chosen() != name:
+                    return False
+            if chosen() != KERNELS[0]:
+                return False
+        return True
+
+    with force_kernel("cpu_reference"):
+        assert in_threads(6, run) == [True] * 6
+        assert chosen() == "cpu_reference"
+    assert chosen() == KERNELS[0]
+
+
+def test_forced_kernels_nest():
+    with force_kernel("cpu_reference"):
+        with force_kernel("cpu_blocked"):
+            assert chosen() == "cpu_blocked"
+            with force_kernel(None):
+                assert chosen() == KERNELS[0]
+            assert chosen() == "cpu_blocked"
+        assert chosen() == "cpu_reference"
+    assert chosen() == KERNELS[0]
+
+
+def test_a_forced_kernel_ends_with_an_exception():
+    @contextmanager
+    def refused(text):
+        with pytest.raises(ValueError, match=text), force_kernel("cpu_reference"):
+            yield
+
+    with refused("planned"):
+        assert chosen() == "cpu_reference"
+        raise ValueError("planned")
+    assert chosen() == KERNELS[0]
+    with refused('unknown kernel "cpu_magic"; this build has ' + ", ".join(KERNELS)), force_kernel("cpu_magic"):
+        raise AssertionError
+    assert chosen() == KERNELS[0]
+
+
+# --- forks ---
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize(
+    "how", ["before", "after", "grandchild", "busy", "busy, from a thread", "forced", "fork", "spawn", "forkserver"]
+)
+def test_forked_processes_compute(how):
+    done = python(ISOLATED / "fork.py", how)
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+# --- the environment ---
+
+
+def say(expression, **environment):
+    """What a new process says of an expression."""
+    code = (
+        "import os, numpy as np, matmul_fused as mf\n"
+        "A, B = np.ones((5, 7), np.float32), np.ones((7, 6), np.float32)\n"
+        f"print({expression})"
+    )
+    return python("-c", code, environment=environment).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("matmul_fused", "omp", "threads"),
+    [
+        ("3", None, "3"),
+        ("3", "5", "3"),
+        (None, "5", "5"),
+        (None, "4,2", "4"),
+        ("", "5", "5"),
+        ("1024", None, "1024"),
+        ("99999999999999999999", None, "1024"),
+        ("0", "5", "5"),
+        ("-3", "5", "5"),
+        ("many", "5", "5"),
+        ("many", "few", None),
+        (None, "0", None),
+    ],
+)
+def test_variables_for_the_number_of_threads(matmul_fused, omp, threads):
+    """What is no positive number counts as unset."""
+    given = {"MATMUL_FUSED_NUM_THREADS": matmul_fused, "OMP_NUM_THREADS": omp}
+    given = {name: value for name, value in given.items() if value is not None}
+    assert say("mf.get_num_threads()", **given) == (threads or say("mf.get_num_threads()"))
+
+
+def test_default_number_of_threads_follows_the_affinity():
+    code = "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1]); import matmul_fused as mf; print({})"
+    assert python("-c", code.format("mf.get_num_threads()")).stdout == "1\n"
+    assert 1 <= int(say("mf.get_num_threads()")) <= len(os.sched_getaffinity(0))
+
+
+def test_variables_are_read_once():
+    code = (
+        "os.environ.update(MATMUL_FUSED_NUM_THREADS='7', MATMUL_FUSED_KERNEL='cpu_blocked') or mf.explain(A, B).kernel"
+    )
+    assert say(code, MATMUL_FUSED_KERNEL="cpu_reference") == "cpu_reference"
+    code = "[value for _, _, value in mf.info().environment]"
+    assert say(code, MATMUL_FUSED_NUM_THREADS="2", MATMUL_FUSED_KERNEL="") == "['2', None, None, None]"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_variable_names_the_only_kernel(kernel):
+    expression = "mf.explain(A, B).kernel, float(mf.matmul_fused(A, B)[0, 0])"
+    assert say(expression, MATMUL_FUSED_KERNEL=kernel) == f"{kernel} 7.0"
+
+
+@pytest.mark.parametrize(
+    ("value", "kernel"),
+    [
+        (KERNELS[0], KERNELS[1]),
+        (f" {KERNELS[0]} ,,", KERNELS[1]),
+        (",".join(reversed(KERNELS[:-1])), KERNELS[-1]),
+        (f"nonsense, {', '.join(KERNELS[:-1])}", KERNELS[-1]),
+        (KERNELS[0][:-1], KERNELS[0]),
+        (KERNELS[0] + "x", KERNELS[0]),
+        ("cpu_reference", KERNELS[0]),
+    ],
+)
+def test_a_variable_disables_kernels(value, kernel):
+    assert say("mf.explain(A, B).kernel", MATMUL_FUSED_DISABLE=value) == kernel
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("MATMUL_FUSED_KERNEL", "nonsense", "nonsense is forced by MATMUL_FUSED_KERNEL"),
+        ("MATMUL_FUSED_DISABLE", ",".join(mf.info().kernels), "cpu_reference: disabled by MATMUL_FUSED_DISABLE"),
+    ],
+)
+def test_no_kernel_is_left(name, value, text):
+    code = "import numpy as np, matmul_fused as mf; mf.matmul_fused(np.ones((2, 2)), np.ones((2, 2)))"
+    done = python("-c", code, environment={name: value}, check=False)
+    assert done.returncode == 1
+    assert "NotImplementedError: no kernel takes this call (" in done.stderr
+    assert text in done.stderr
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in mf.info().environment])
+def test_a_variable_that_is_no_text_does_not_break_the_import(name):
+    code = "import matmul_fused as mf, numpy as np; mf.info(); print(mf.get_num_threads() > 0)"
+    done = python("-c", code, environment={name: os.fsdecode(b"\xff\xfe")})
+    assert done.stdout == "True\n"
