@@ -153,9 +153,7 @@ class Producer:
 # --- the C exchange API ---
 
 FROM_OBJECT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, P(DLTensor))
-ALLOCATE = ctypes.PYFUNCTYPE(
-    ctypes.c_int, P(DLTensor), P(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_void_p
-)
+ALLOCATE = ctypes.PYFUNCTYPE(ctypes.c_int, P(DLTensor), P(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_void_p)
 TO_OBJECT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, P(ctypes.c_void_p))
 SET_ERROR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 

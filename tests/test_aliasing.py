@@ -21,7 +21,7 @@ SCALE = {"alpha": 0.5, "beta": -0.75}
 
 def make_in_place(shape, dtype, view="plain", batch=""):
     """An operand for both C and out, in a guarded buffer."""
-    operand = embed("out", shape, dtype, view, batch=batch, writable=True)
+    operand = embed("out", shape, dtype_of(dtype).name, view, batch=batch, writable=True)
     operand.view[...] = draw(shape, dtype, seed=3)
     operand.freeze()
     return operand

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_dlpack import READ_ONLY, DLTensor, Producer, capsule_name, make_library
 
 import matmul_fused as mf
+from fake_dlpack import READ_ONLY, DLTensor, Producer, capsule_name, make_library
 from matmul_fused.testing import force_kernel
 
 RNG = np.random.default_rng(5)
@@ -44,9 +44,7 @@ def test_capsule_is_taken_and_freed_once(versioned: bool, has_deleter: bool) -> 
     assert isinstance(result, mf.Array)
     check_product(result)
     assert producer.deleted == (1 if has_deleter else 0)
-    assert [capsule_name(c) for c in producer.handed] == [
-        "used_dltensor_versioned" if versioned else "used_dltensor"
-    ]
+    assert [capsule_name(c) for c in producer.handed] == ["used_dltensor_versioned" if versioned else "used_dltensor"]
     assert producer.calls == [{"max_version": (1, 3)}]
 
 
@@ -238,9 +236,7 @@ def device_change(device_type: int, ordinal: int = 0) -> Any:
 
 
 def on_device(array: np.ndarray, device_type: int, ordinal: int = 0) -> Producer:
-    return Producer(
-        array, device=(device_type, ordinal), change=device_change(device_type, ordinal)
-    )
+    return Producer(array, device=(device_type, ordinal), change=device_change(device_type, ordinal))
 
 
 @pytest.mark.parametrize("device_type", [3, 11])
@@ -248,9 +244,7 @@ def test_pinned_host_memory_is_the_cpu(device_type: int) -> None:
     check_product(mf.matmul_fused(on_device(A, device_type), B))
 
 
-@pytest.mark.parametrize(
-    ("device_type", "name"), [(2, "cuda:1"), (13, "cuda:1"), (10, "rocm:1")]
-)
+@pytest.mark.parametrize(("device_type", "name"), [(2, "cuda:1"), (13, "cuda:1"), (10, "rocm:1")])
 def test_gpu_operands_name_every_kernel_that_refused(device_type: int, name: str) -> None:
     a, b = on_device(A, device_type, 1), on_device(B, device_type, 1)
     with pytest.raises(NotImplementedError) as caught:
@@ -289,9 +283,7 @@ def test_read_only_inputs_are_taken() -> None:
     check_product(mf.matmul_fused(Producer(A, flags=READ_ONLY), B))
 
 
-@pytest.mark.parametrize(
-    "keywords", [{"flags": READ_ONLY}, {"versioned": False}], ids=["read-only", "unversioned"]
-)
+@pytest.mark.parametrize("keywords", [{"flags": READ_ONLY}, {"versioned": False}], ids=["read-only", "unversioned"])
 @pytest.mark.parametrize("argument", ["out", "preactivation"])
 def test_outputs_must_be_writable(keywords: dict[str, Any], argument: str) -> None:
     buffer = np.full((5, 6), np.nan, np.float32)

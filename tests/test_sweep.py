@@ -5,6 +5,8 @@ that explain gives; then it must not have run anything. With --full, every case 
 of the rows, in turn, in chunks of the list.
 """
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,8 @@ KERNELS = tuple(_core.info()["kernels"])
 CHUNK = 150
 SHOWN = 5  # failures of a chunk that are shown in full
 
+sample = functools.cache(covering_sample)
+chosen = set()  # ids of the sample's cases that ran as the plan chooses
 ran = dict.fromkeys(KERNELS, 0)
 refusals = {kernel: {} for kernel in KERNELS}  # reason -> cases
 
@@ -29,8 +33,7 @@ def pytest_generate_tests(metafunc):
         chunks = [range(i, min(i + CHUNK, count)) for i in range(0, count, CHUNK)]
         metafunc.parametrize("chunk", chunks, ids=[f"{c.start}-{c.stop - 1}" for c in chunks])
     elif "case" in metafunc.fixturenames:
-        sample = covering_sample(config.mmf_seed)
-        rows = [(case, kernel) for case in sample for kernel in (None, *KERNELS)]
+        rows = [(case, kernel) for case in sample(config.mmf_seed) for kernel in (None, *KERNELS)]
         ids = [f"{kernel or 'chosen'}-{case.id}" for case, kernel in rows]
         metafunc.parametrize(("case", "kernel"), rows, ids=ids)
 
@@ -70,18 +73,14 @@ def refusal(case, seed, kernel):
 
 
 @pytest.mark.timeout(120)
-def test_sample(case, kernel, sweep_seed, accounts, pytestconfig):
+def test_sample(case, kernel, sweep_seed, accounts):
     outcome = run_or_refuse(case, sweep_seed, kernel)
     if kernel is not None:
         return
     accounts.count(case.topics)
-    accounts.sample_complete = ran_all_of_sample(pytestconfig)
+    chosen.add(case.id)
+    accounts.sample_complete = len(chosen) == len(sample(sweep_seed))
     record(accounts, outcome)
-
-
-def ran_all_of_sample(config, done=[0]):  # noqa: B006
-    done[0] += 1
-    return done[0] == len(covering_sample(config.mmf_seed))
 
 
 def record(accounts, outcome):
@@ -128,7 +127,7 @@ def test_every_row_was_forced(kernel, accounts):
 @pytest.mark.parametrize("kernel", [None, *KERNELS])
 def test_same_bits_whatever_the_threads(kernel, sweep_seed):
     threads = mf.get_num_threads()
-    cases = [case for case in covering_sample(sweep_seed) if case.flops > 200_000][:40]
+    cases = [case for case in sample(sweep_seed) if case.flops > 200_000][:40]
     assert len(cases) == 40
     try:
         for case in cases:

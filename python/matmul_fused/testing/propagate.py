@@ -7,7 +7,6 @@ roundings are independent. Step is one step of the call on balls: z, an activati
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np

@@ -56,6 +56,10 @@ def _independent(a: Array, b: Array, count: int) -> int:
     return count // (b.shape[-1] if b.ndim > 1 and b.strides[-1] == 0 else 1)
 
 
+def _matrix(x: Array, axis: int | None) -> Array:
+    return x if axis is None else np.expand_dims(x, axis)
+
+
 def _split(z: Ball, layout: str | None) -> tuple[Ball, Ball]:
     """The gate and up columns of z."""
     half = z.value.shape[-1] // 2
@@ -110,9 +114,9 @@ def expect(
     step = Step(dtype, unit, allow_tf32)
     a = widen(A, step.wide)
     weights = [widen(b, step.wide) for b in bs]
-    a = _matrix(a, 0 if a.ndim == 1 else None)
+    a = a[None] if a.ndim == 1 else a
     vector_b = weights[0].ndim == 1
-    weights = [_matrix(b, 1 if vector_b else None) for b in weights]
+    weights = [b[:, None] if vector_b else b for b in weights]
     leading = np.broadcast_shapes(a.shape[:-2], weights[0].shape[:-2])
     rows = () if np.ndim(A) == 1 else (a.shape[-2],)
     columns = () if vector_b else (weights[0].shape[-1],)

@@ -130,16 +130,18 @@ def check(case: Case, inputs: Inputs, outputs: Array | None) -> Outcome:
     return Outcome(case, assert_close(out, expected, case.result_dtype), figures_z)
 
 
-_latest: tuple[Any, Any] = (None, None)  # (case, seed) and what is expected of it
+_latest: dict[tuple[Case, int], tuple[Expected, Expected]] = {}  # one entry
 
 
 def _cached_results(inputs: Inputs) -> tuple[Expected, Expected]:
     """expected_results, kept for the next run of the same case: a sweep runs it on every kernel."""
-    global _latest
-    latest, key = _latest, (inputs.case, inputs.seed)
-    if latest[0] != key:
-        latest = _latest = key, expected_results(inputs)
-    return latest[1]
+    key = inputs.case, inputs.seed
+    expected = _latest.get(key)
+    if expected is None:
+        expected = expected_results(inputs)
+        _latest.clear()
+        _latest[key] = expected
+    return expected
 
 
 def expected_results(inputs: Inputs) -> tuple[Expected, Expected]:
