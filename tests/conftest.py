@@ -51,7 +51,7 @@ class Accounts:
         self.reports: dict[str, list[dict[str, Any]]] = {}
         self.lines: dict[str, list[str]] = {}
         self.topics: dict[str, int] = {}
-        self.sample_left: int | None = None  # cases of the covering sample that have not passed yet
+        self.sample_complete = False  # all of the covering sample ran and passed
         self.worst: dict[str, dict[str, float]] = {}  # of the sweep, by dtypes
 
     def record(self, report: str, row: dict[str, Any]) -> None:
@@ -70,6 +70,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.mmf_accounts = Accounts()  # type: ignore[attr-defined]
     config.mmf_seed, config.mmf_seed_origin = _seed()  # type: ignore[attr-defined]
     os.environ["MMF_TEST_SEED"] = str(config.mmf_seed)  # type: ignore[attr-defined]  # decorators, children
+    if config.getoption("full"):
+        os.environ.setdefault("MMF_TEST_EXAMPLES", "20000")  # of Hypothesis
     config.mmf_skips = []  # type: ignore[attr-defined]
 
 
@@ -79,6 +81,17 @@ def pytest_report_header(config: Any) -> str:
         f"matmul_fused: MMF_TEST_SEED={config.mmf_seed} ({config.mmf_seed_origin}), {full}, "
         f"device {config.getoption('device')}"
     )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without --full, tests marked slow are deselected."""
+    if config.getoption("full"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
 @pytest.fixture(scope="session")
@@ -135,7 +148,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def _missing_cases(config: Any) -> list[str]:
     """Topics with fewer cases than are recorded, if this run ran the whole sample."""
     accounts, path = config.mmf_accounts, HERE / "case_counts.json"
-    if accounts.sample_left != 0:
+    if not accounts.sample_complete:
         return []
     if config.getoption("record_counts"):
         # The sample differs a little from seed to seed
@@ -157,6 +170,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if accounts.topics:
         rows = {"seed": config.mmf_seed, "full": config.getoption("full"), "topics": accounts.topics}
         accounts.reports["cases"] = [rows]
+    if accounts.worst:
+        accounts.reports["sweep"] = [{"dtypes": key, **row} for key, row in sorted(accounts.worst.items())]
     for name, rows in accounts.reports.items():
         REPORTS.mkdir(parents=True, exist_ok=True)
         (REPORTS / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
@@ -171,6 +186,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
         counts = ", ".join(f"{topic} {count}" for topic, count in sorted(accounts.topics.items()))
         terminalreporter.section("cases per topic")
         terminalreporter.line(counts)
+    for key, row in sorted(accounts.worst.items()):
+        accounts.say(
+            "sweep: greatest error / bound, RMS / allowed",
+            f"{key}: {row['max_ratio']:.3f}, {row['rms_ratio']:.3f} ({row['cases']} cases, {row['elements']} elements)",
+        )
     for title, lines in accounts.lines.items():
         terminalreporter.section(title)
         for line in lines:

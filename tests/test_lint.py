@@ -16,7 +16,7 @@ LAYERS = {
     "gpu": {"gpu", "problem"},
     "problem": {"problem"},
 }
-IGNORED = re.compile(r"/\* lint: \S.{8,} \*/")
+IGNORED = re.compile(r"/\* lint: \S.{8,}")  # clang-format may wrap the end of the comment
 # Written in two halves, so that this file keeps the rules itself.
 MARKS = "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"))
 MACHINE = r"(?<![\w.])/(?:work|farm|root|home)/\w|" + "|".join((r"pypi\." + "org", "python" + "hosted", "npm" + "js"))
@@ -124,8 +124,8 @@ def opens_with_its_role(path, text):
 
 
 def file_length(path, text):
-    lines = text.count("\n")
-    return [(lines, f"{lines} lines; 400 is the house number, 450 the limit")] if lines > 450 else []
+    lines, limit = text.count("\n"), 500 if path.startswith("tests/") else 450
+    return [(lines, f"{lines} lines; 400 is the house number, {limit} the limit")] if lines > limit else []
 
 
 def left_over_marks(path, text):

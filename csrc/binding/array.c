@@ -199,7 +199,11 @@ static PyObject *array_dlpack(PyObject *self, PyObject *const *arguments, Py_ssi
     int versioned = wants_versioned(values[1]);
     if (versioned < 0 || check_dl_device(values[2]))
         return NULL;
-    if (!values[3] || values[3] != Py_True)
+    if (values[3] && values[3] != Py_None && !PyBool_Check(values[3])) {
+        PyErr_SetString(PyExc_TypeError, "copy must be None, True or False");
+        return NULL;
+    }
+    if (values[3] != Py_True)
         return export_capsule(self, versioned, 0);
     mmf_tensor tensor = *mmf_array_tensor(self);
     PyObject *copy = mmf_array_new(state, &tensor);

@@ -231,7 +231,7 @@ PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssiz
         mmf_raise(state, status);
         Py_CLEAR(result);
     } else if (!call.out) {
-        result = mmf_output_finish(&call.import[0], result);
+        result = mmf_output_finish(state, &call.import[0], &call.result, result);
     }
     mmf_call_end(&call);
     return result;

@@ -9,6 +9,7 @@
 PyObject *mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor);
 
 /* What is returned for that memory: itself, or for JAX an array made of it. Steals object. */
-PyObject *mmf_output_finish(const mmf_import *a, PyObject *object);
+PyObject *mmf_output_finish(mmf_state *state, const mmf_import *a, const mmf_tensor *tensor,
+                            PyObject *object);
 
 #endif

@@ -33,7 +33,10 @@ static int split_streams(mmf_gate_layout gate, int64_t n, int64_t col, stream_vi
 static mmf_packed *new_packed(mmf_state *state, const mmf_tensor *weight, mmf_gate_layout gate,
                               int layout)
 {
-    int64_t streams = gate == MMF_GATE_NONE ? 1 : 2;
+    int64_t streams = gate == MMF_GATE_NONE ? 1 : 2, limit;
+    if (__builtin_mul_overflow(weight->shape[0] + 1, weight->shape[1] + 64, &limit) ||
+        __builtin_mul_overflow(limit, 64, &limit)) /* a broadcast view may be that large */
+        return (mmf_packed *)PyErr_NoMemory();
     int64_t bytes =
         mmf_prepack_bytes(layout, weight->dtype, weight->shape[0], weight->shape[1] / streams);
     int64_t padded = (bytes + 63) / 64 * 64;

@@ -82,8 +82,12 @@ static PyObject *environment(void)
 {
     PyObject *list = PyList_New(0);
     for (int i = 0; list && i < MMF_ENV_COUNT; i++) {
-        PyObject *row = Py_BuildValue("(ssz)", mmf_variables[i].name, mmf_variables[i].meaning,
-                                      mmf_environment((mmf_variable)i));
+        const char *text = mmf_environment((mmf_variable)i);
+        PyObject *value = text ? PyUnicode_DecodeFSDefault(text) : Py_NewRef(Py_None);
+        PyObject *row =
+            value ? Py_BuildValue("(ssO)", mmf_variables[i].name, mmf_variables[i].meaning, value)
+                  : NULL;
+        Py_XDECREF(value);
         if (!row || PyList_Append(list, row))
             Py_CLEAR(list);
         Py_XDECREF(row);

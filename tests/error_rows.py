@@ -1,0 +1,424 @@
+"""The table of exact error texts that test_errors.py checks and docs/errors.md shows."""
+
+DTYPES = "matmul_fused takes float32, float64, float16 and bfloat16"
+
+# (section, call, exception and text). f is matmul_fused; A is (5, 7), B (7, 6), out (5, 6), all float32; t is A in
+# torch. Rows with torch or jax in the call need that library.
+ROWS: list[tuple[str, str, str]] = [
+    ("Arguments", "f(A)", "TypeError: matmul_fused() missing required argument 'B' (pos 2)"),
+    (
+        "Arguments",
+        "f(A, B, None, None, 2.0)",
+        "TypeError: matmul_fused() takes at most 4 positional arguments (5 given)",
+    ),
+    (
+        "Arguments",
+        "f(A, B, activaton='relu')",
+        "TypeError: matmul_fused() got an unexpected keyword argument 'activaton'",
+    ),
+    ("Arguments", "f(A, B, A=A)", "TypeError: matmul_fused() got multiple values for argument 'A'"),
+    ("Arrays", "f([[1.0]], B)", "TypeError: A is a list, not an array; pass np.asarray(A)"),
+    ("Arrays", "f(A, 3.0)", "TypeError: B is a float, not an array; pass np.asarray(B)"),
+    ("Arrays", "f(A, B, 1)", "TypeError: bias is a int, not an array; pass np.asarray(bias)"),
+    (
+        "Arrays",
+        "f(np.float32(1), B)",
+        "TypeError: A is a float32, not an array; pass np.asarray(A)",
+    ),
+    (
+        "Arrays",
+        "f(ArrayProtocolOnly(), B)",
+        "TypeError: A is a ArrayProtocolOnly, not an array; pass np.asarray(A)",
+    ),
+    (
+        "Arrays",
+        "f(np.ma.array(A), B)",
+        "TypeError: A is a numpy.ma.MaskedArray, whose mask would be lost; pass A.filled(...)",
+    ),
+    (
+        "Arrays",
+        "f(A, np.matrix(B))",
+        "TypeError: B is a numpy.matrix; pass np.asarray(B)",
+    ),
+    (
+        "Arrays",
+        "f(A, B, mf.prepack(B))",
+        "TypeError: bias is a PackedMatrix; only B can be prepacked",
+    ),
+    ("Dtypes", "f(A.astype(int), B)", f"TypeError: A has dtype int64; {DTYPES}"),
+    ("Dtypes", "f(A.astype(bool), B)", f"TypeError: A has dtype bool; {DTYPES}"),
+    ("Dtypes", "f(A, B.astype(complex))", f"TypeError: B has dtype complex128; {DTYPES}"),
+    ("Dtypes", "f(A.astype('>f4'), B)", f"TypeError: A has dtype >f4 (byte-swapped); {DTYPES}"),
+    ("Dtypes", "f(A.astype(object), B)", f"TypeError: A has dtype object; {DTYPES}"),
+    (
+        "Dtypes",
+        "f(A, B.astype('f8'))",
+        "TypeError: A and B must have one dtype, got float32 and float64; convert one of them",
+    ),
+    (
+        "Dtypes",
+        "f(A, B, b.astype('f2'))",
+        "TypeError: bias has dtype float16; it must be float32, that of A (float32) or that of the result (float32)",
+    ),
+    (
+        "Dtypes",
+        "f(A, B, out_dtype='int8')",
+        "TypeError: out_dtype is int8; it must be float32, float64, float16 or bfloat16",
+    ),
+    (
+        "Dtypes",
+        "f(A, B, out_dtype='single precision')",
+        "TypeError: out_dtype is no dtype; it must be float32, float64, float16 or bfloat16",
+    ),
+    (
+        "Dtypes",
+        "f(A, B, out_dtype=torch.int8)",
+        "TypeError: out_dtype is torch.int8; it must be float32, float64, float16 or bfloat16",
+    ),
+    (
+        "Dtypes",
+        "f(A, B, out=out, out_dtype='float64')",
+        "ValueError: out has dtype float32 but out_dtype is float64; drop out_dtype or pass another out",
+    ),
+    (
+        "Shapes",
+        "f(np.float32([1])[0:1].reshape(()), B)",
+        "ValueError: A is () and B (7, 6); each needs at least one axis",
+    ),
+    (
+        "Shapes",
+        "f(A, A)",
+        "ValueError: A (5, 7) and B (5, 7) do not match: K is the last axis of A and the last but one of B",
+    ),
+    (
+        "Shapes",
+        "f(np.ones((2, 5, 7), 'f4'), np.ones((3, 7, 6), 'f4'))",
+        "ValueError: leading axes of A (2, 5, 7) and B (3, 7, 6) do not broadcast",
+    ),
+    (
+        "Shapes",
+        "f(np.ones((1,) * 9, 'f4'), B)",
+        "NotImplementedError: A has 9 axes; at most 8 are supported, merge some by reshape",
+    ),
+    (
+        "Shapes",
+        "f(A, B, np.ones(5, 'f4'))",
+        "ValueError: bias has shape (5,), which does not broadcast to (5, 6)",
+    ),
+    (
+        "Shapes",
+        "f(A, B, np.ones((2, 5, 6), 'f4'))",
+        "ValueError: bias has shape (2, 5, 6), which does not broadcast to (5, 6)",
+    ),
+    (
+        "Shapes",
+        "f(A, B, C=np.ones((6, 5), 'f4'))",
+        "ValueError: C has shape (6, 5), which does not broadcast to (5, 6)",
+    ),
+    (
+        "Shapes",
+        "f(A, B, multiply=np.ones((5, 3), 'f4'))",
+        "ValueError: multiply has shape (5, 3), which does not broadcast to (5, 6)",
+    ),
+    (
+        "Shapes",
+        "f(A, B, preactivation=np.ones(6, 'f4'))",
+        "ValueError: preactivation has shape (6,), it must be (5, 6)",
+    ),
+    (
+        "Shapes",
+        "f(A, B, out=np.ones((5, 5), 'f4'))",
+        "ValueError: out has shape (5, 5), it must be (5, 6)",
+    ),
+    (
+        "Shapes",
+        "f(np.broadcast_to(A[:1], (2**40, 7)), np.broadcast_to(B[:, :1], (7, 2**40)))",
+        "ValueError: the result of A (1099511627776, 7) and B (7, 1099511627776) would not fit into memory",
+    ),
+    (
+        "Layouts",
+        "f(odd_stride, B)",
+        "ValueError: A has a stride of 29 bytes, no multiple of its item size (4); copy it first",
+    ),
+    (
+        "Layouts",
+        "f(misaligned, B)",
+        "ValueError: A lies at an address that is no multiple of its item size (4); copy it first",
+    ),
+    ("Outputs", "f(A, B, out=readonly)", "ValueError: out is read-only; pass a writable array"),
+    (
+        "Outputs",
+        "f(A, B, out=overlapping)",
+        "ValueError: out has strides that make its elements overlap; pass an array whose elements are distinct",
+    ),
+    (
+        "Outputs",
+        "f(square, square, out=square)",
+        "ValueError: out shares memory with A; pass another out",
+    ),
+    (
+        "Outputs",
+        "f(A[:, :5], square, out=square)",
+        "ValueError: out shares memory with B; pass another out",
+    ),
+    (
+        "Outputs",
+        "f(A, B, buffer[0], out=buffer[:5])",
+        "ValueError: out shares memory with bias; pass another out",
+    ),
+    (
+        "Outputs",
+        "f(A, B, C=buffer[1:6], out=buffer[:5])",
+        "ValueError: out shares memory with C; pass another out, or C itself",
+    ),
+    (
+        "Outputs",
+        "f(A, B, preactivation=buffer[:5], out=buffer[1:6])",
+        "ValueError: preactivation shares memory with out; pass another array",
+    ),
+    (
+        "Outputs",
+        "f(A, B, preactivation=buffer[:5], C=buffer[:5])",
+        "ValueError: preactivation shares memory with C; pass another array",
+    ),
+    ("Scale factors", "f(A, B, beta=1.0)", "ValueError: beta was given without C; pass C or drop beta"),
+    (
+        "Scale factors",
+        "f(A, B, alpha=np.ones(1))",
+        "TypeError: alpha must be a real Python or NumPy scalar, got ndarray",
+    ),
+    (
+        "Scale factors",
+        "f(A, B, alpha=None)",
+        "TypeError: alpha must be a real Python or NumPy scalar, got NoneType",
+    ),
+    (
+        "Scale factors",
+        "f(A, B, C=out, beta=1j)",
+        "TypeError: beta must be a real Python or NumPy scalar, got complex",
+    ),
+    ("Scale factors", "f(A, B, alpha=10**400)", "ValueError: alpha is too large for a float"),
+    (
+        "Activations",
+        "f(A, B, activation='geluu')",
+        'ValueError: unknown activation "geluu", did you mean "gelu"? Known: ' + "{names}",
+    ),
+    (
+        "Activations",
+        "f(A, B, activation=len)",
+        "TypeError: activation must be None, a name or a tuple (name, parameters...), got builtin_function_or_method",
+    ),
+    (
+        "Activations",
+        "f(A, B, activation=())",
+        "ValueError: activation is an empty tuple; pass (name, parameters...)",
+    ),
+    (
+        "Activations",
+        "f(A, B, activation=('relu', 1))",
+        "ValueError: activation relu takes 0 parameters, got 1",
+    ),
+    (
+        "Activations",
+        "f(A, B, activation=('elu', '1'))",
+        "TypeError: activation: parameter 1 of elu must be a real Python or NumPy scalar, got str",
+    ),
+    (
+        "Activations",
+        "f(A, B, activation=('elu', float('nan')))",
+        "ValueError: activation: parameter 1 of elu must be a number, got nan",
+    ),
+    (
+        "Activations",
+        "f(A, B, activation='clamp')",
+        'ValueError: activation clamp needs its bounds: ("clamp", low, high)',
+    ),
+    (
+        "Activations",
+        "f(A, B, activation=('swiglu_oai', -1))",
+        "ValueError: activation swiglu_oai: its limit must not be negative, got -1",
+    ),
+    (
+        "Gates",
+        "f(A, B, gate_layout='halves')",
+        "ValueError: gate_layout was given but the activation has no gate; drop it",
+    ),
+    (
+        "Gates",
+        "f(A, B, activation='swiglu', gate_layout='thirds')",
+        'ValueError: unknown gate_layout "thirds"; it is halves, halves_up_first or interleaved',
+    ),
+    (
+        "Gates",
+        "f(A, B, activation='swiglu', gate_layout=1)",
+        "TypeError: gate_layout must be None or a str, got int",
+    ),
+    (
+        "Gates",
+        "f(A, B[:, :5], activation='swiglu')",
+        "ValueError: a gated activation needs an even number of columns: A is (5, 7), B (7, 5)",
+    ),
+    (
+        "Gates",
+        "f(A, B[:, 0], activation='swiglu')",
+        "ValueError: a gated activation needs columns: A is (5, 7), but B (7,) has one axis",
+    ),
+    (
+        "Gates",
+        "f(A, (B, B))",
+        "ValueError: B is a pair (gate, up) but activation none is not gated; pass swiglu, geglu, ...",
+    ),
+    (
+        "Gates",
+        "f(A, (B, B), activation='swiglu', gate_layout='halves')",
+        "ValueError: gate_layout was given but B is a pair, which needs none; drop it",
+    ),
+    (
+        "Gates",
+        "f(A, (B, B[:, :5]), activation='swiglu')",
+        "ValueError: B[0] and B[1] must have one shape, got (7, 6) and (7, 5)",
+    ),
+    ("Gates", "f(A, (B,), activation='swiglu')", "ValueError: B is a tuple of 1; a pair is (gate, up)"),
+    (
+        "Gates",
+        "f(A, (B, B), b, 'swiglu')",
+        "ValueError: B is a pair, so bias must be None or a pair (gate, up)",
+    ),
+    (
+        "Gates",
+        "f(A, B, (b, b), 'swiglu')",
+        "ValueError: bias is a pair but B is not; pass one bias of B's columns",
+    ),
+    ("Gates", "f(A, B, (b, b))", "ValueError: bias is a pair but B is not; pass one bias"),
+    (
+        "Prepacked weights",
+        "mf.prepack(np.ones((2, 7, 6), 'f4'))",
+        "NotImplementedError: B has shape (2, 7, 6); prepack takes one matrix, pack each of the batch",
+    ),
+    (
+        "Prepacked weights",
+        "mf.prepack(b)",
+        "ValueError: B has shape (6,); prepack takes a matrix (K, N)",
+    ),
+    (
+        "Prepacked weights",
+        "mf.prepack(B[:, :5], gate_layout='halves')",
+        "ValueError: gate_layout needs an even number of columns, but B is (7, 5)",
+    ),
+    (
+        "Prepacked weights",
+        "mf.prepack(B, layout='tiles')",
+        'ValueError: unknown layout "tiles"; on the CPU it is "auto" or "panels64"',
+    ),
+    (
+        "Prepacked weights",
+        "f(A, mf.prepack(B), activation='swiglu')",
+        'ValueError: activation swiglu needs a weight prepacked for its gate; use prepack(B, gate_layout="halves")',
+    ),
+    (
+        "Prepacked weights",
+        "f(A, mf.prepack(B, gate_layout='halves'))",
+        "ValueError: B was prepacked for a gate but activation none is not gated",
+    ),
+    (
+        "Prepacked weights",
+        "f(A, mf.prepack(B, gate_layout='halves'), activation='swiglu', gate_layout='interleaved')",
+        "ValueError: gate_layout differs from the one that B was prepacked with; drop it",
+    ),
+    (
+        "Prepacked weights",
+        "f(A, (mf.prepack(B), B), activation='swiglu')",
+        "TypeError: B[0] and B[1] must both be prepacked or both be arrays",
+    ),
+    (
+        "Streams and flags",
+        "f(A, B, stream=0)",
+        "ValueError: stream must be None for operands on the CPU",
+    ),
+    (
+        "Streams and flags",
+        "f(A, B, allow_tf32=1)",
+        "TypeError: allow_tf32 must be True or False, got int",
+    ),
+    (
+        "torch",
+        "f(t.requires_grad_(), B)  # torch",
+        "ValueError: A requires grad, but matmul_fused records no gradients; pass A.detach() or call it under "
+        "torch.no_grad()",
+    ),
+    (
+        "torch",
+        "f(A, B, out=torch.empty(5, 6, requires_grad=True))",
+        "ValueError: out requires grad, but matmul_fused records no gradients; pass out.detach() or call it under "
+        "torch.no_grad()",
+    ),
+    (
+        "torch",
+        "f(torch.complex(t, t).conj().imag, B)",
+        "ValueError: A has its negative bit set; pass A.resolve_neg()",
+    ),
+    (
+        "torch",
+        "f(t.to(torch.complex64).conj(), B)",
+        f"TypeError: A has dtype complex64; {DTYPES}",
+    ),
+    ("torch", "f(t.to_sparse(), B)  # torch", "TypeError: A is a sparse tensor; pass .to_dense()"),
+    ("torch", "f(t.to_sparse_csr(), B)  # torch", "TypeError: A is a sparse tensor; pass .to_dense()"),
+    ("torch", "f(t.to_mkldnn(), B)  # torch", "TypeError: A is an MKL-DNN tensor; pass .to_dense()"),
+    (
+        "torch",
+        "f(t.to('meta'), B)  # torch",
+        "TypeError: A is on the meta device, which has no memory",
+    ),
+    (
+        "torch",
+        "f(torch.nested.nested_tensor([t, t[:2]]), B)",
+        "TypeError: A is a nested tensor; pass its parts (unbind()) or a padded tensor",
+    ),
+    (
+        "torch",
+        "f(torch.quantize_per_tensor(t, 0.1, 0, torch.qint8), B)",
+        "TypeError: A is a quantized tensor; pass .dequantize()",
+    ),
+    (
+        "torch",
+        "torch.func.vmap(lambda row: f(row, B))(t)",
+        "TypeError: A has no memory of its own: it belongs to a functorch transform (vmap, grad, jvp) or a tracer; "
+        "call matmul_fused outside of it",
+    ),
+    (
+        "torch",
+        "torch.func.functionalize(lambda x: f(x, B))(t)",
+        "TypeError: A has elements but no memory (a functionalized or zero tensor); pass A.clone() outside of the "
+        "transform",
+    ),
+    (
+        "torch",
+        "f(fake_tensor, B)  # torch",
+        "TypeError: A is a FakeTensor, which has no memory; call matmul_fused on real tensors",
+    ),
+    (
+        "torch",
+        "f(dtensor, B)  # torch",
+        "TypeError: A is a DTensor; pass its local tensor (A.to_local())",
+    ),
+    (
+        "torch",
+        "f(dispatching_subclass, B)  # torch",
+        "TypeError: A is a Dispatching, a torch.Tensor subclass with its own __torch_dispatch__; pass a plain "
+        "torch.Tensor",
+    ),
+    (
+        "JAX",
+        "jax.jit(lambda x: f(x, B))(A)",
+        "TypeError: A is a JAX tracer; call matmul_fused outside jax.jit and other transformations "
+        "(matmul_fused.jax will serve those)",
+    ),
+    (
+        "JAX",
+        "f(A, B, out=jax.numpy.zeros((5, 6)))",
+        "ValueError: out is read-only; pass a writable array",
+    ),
+    ("Threads", "mf.set_num_threads(0)", "ValueError: n must be from 1 to 1024"),
+    ("Threads", "mf.set_num_threads(1.5)", "TypeError: n must be an int, got float"),
+]
