@@ -281,6 +281,31 @@ static void rms_of(const mmf_kernel_row *row, int64_t m, int64_t n, int64_t k, b
     free(a), free(b), free(out);
 }
 
+/* An infinite product in the first piece of K stays infinite through the compensated sums. */
+static void infinity_of(const mmf_kernel_row *row)
+{
+    enum { M = 16, N = 24, K = 2000 };
+    static float a[M * K], b[K * N], out[M * N];
+    for (int i = 0; i < M * K; i++)
+        a[i] = 1;
+    for (int i = 0; i < K * N; i++)
+        b[i] = 1;
+    a[3 * K] = INFINITY;
+    mmf_problem p = {.m = M, .n = N, .k = K, .alpha = 1};
+    memset(p.dtype, MMF_ABSENT, sizeof p.dtype);
+    p.dtype[MMF_A] = p.dtype[MMF_B] = p.dtype[MMF_OUT] = MMF_FLOAT32;
+    p.data[MMF_A] = a, p.data[MMF_B] = b, p.data[MMF_OUT] = out;
+    p.strides[MMF_A] = (mmf_strides){.row = K, .col = 1};
+    p.strides[MMF_B] = p.strides[MMF_OUT] = (mmf_strides){.row = N, .col = 1};
+    mmf_config config;
+    row->configure(&p, &config);
+    row->run(&p, &config);
+    bool right = true;
+    for (int i = 0; i < M * N; i++)
+        right = right && out[i] == (i / N == 3 ? INFINITY : (float)K);
+    check(right, "%s: an infinite sum", row->name);
+}
+
 void test_accuracy(void)
 {
     static const int depths[] = {16, 24, 32, 64, 127, 384, 500, 1024, 3000, 8192};
@@ -292,6 +317,10 @@ void test_accuracy(void)
             rms_of(rows[r], 64, 64, depths[d], false, true);
             rms_of(rows[r], 8, 512, depths[d], true, true);
             rms_of(rows[r], 64, 64, depths[d], true, false);
+        }
+        if (rows[r]->supports(&nothing, reason)) {
+            rms_of(rows[r], 64, 64, 40000, false, true); /* needs the compensated sums */
+            infinity_of(rows[r]);
         }
     }
 }
