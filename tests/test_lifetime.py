@@ -38,20 +38,26 @@ def small_heap():
 
 
 def growth(call, times):
-    """Bytes by which the process grows over a number of calls; noise grows once, a leak each time."""
+    """Bytes of the process and blocks of Python's allocator that calls leave; noise comes once, a leak each time."""
     for _ in range(times // 10):
         call()
-    grown = LIMIT
+    grown, blocks = LIMIT, times
     for _ in range(3):
-        if grown < LIMIT:
+        if grown < LIMIT and blocks < times // 2:
             break
         gc.collect()
-        before = psutil.Process().memory_info().rss
+        grown, blocks = psutil.Process().memory_info().rss, sys.getallocatedblocks()
         for _ in range(times):
             call()
         gc.collect()
-        grown = psutil.Process().memory_info().rss - before
-    return grown
+        grown, blocks = psutil.Process().memory_info().rss - grown, sys.getallocatedblocks() - blocks
+    return grown, blocks
+
+
+def assert_no_growth(call, times):
+    grown, blocks = growth(call, times)
+    assert grown < LIMIT
+    assert blocks < times // 2
 
 
 def is_singleton(value):
@@ -119,14 +125,11 @@ def test_a_failing_call_keeps_nothing(name):
         fail()
     gc.collect()
     (before, names), shared = references(call), [sys.getrefcount(x) for x in SINGLETONS]
-    blocks = sys.getallocatedblocks()
-    assert growth(fail, calls) < LIMIT
-    blocks = sys.getallocatedblocks() - blocks
+    assert_no_growth(fail, calls)
     after = references(call)[0]
     assert [f"{n}: {y - x}" for n, x, y in zip(names, before, after, strict=True) if x != y] == []
     for value, count in zip(SINGLETONS, shared, strict=True):
         assert abs(sys.getrefcount(value) - count) < calls // 20, value
-    assert blocks < calls // 2
 
 
 def test_types_leave_the_cache():
@@ -211,7 +214,7 @@ MEMORY = {
 @pytest.mark.parametrize("name", MEMORY)
 def test_memory_does_not_grow(name):
     """Over 10^5 calls, by less than 4 MB: 42 bytes a call."""
-    assert growth(MEMORY[name](), 100_000) < LIMIT
+    assert_no_growth(MEMORY[name](), 100_000)
 
 
 def test_workspace_goes_with_its_thread():
@@ -222,7 +225,7 @@ def test_workspace_goes_with_its_thread():
         thread.start()
         thread.join()
 
-    assert growth(run, 200) < LIMIT
+    assert_no_growth(run, 200)
 
 
 # --- modules ---
@@ -258,7 +261,7 @@ def test_module_objects_are_freed():
 
 
 def test_module_objects_leave_no_memory():
-    assert growth(lambda: use_copy(load_copy()), 300) < LIMIT
+    assert_no_growth(lambda: use_copy(load_copy()), 300)
 
 
 def test_an_array_keeps_its_module():
