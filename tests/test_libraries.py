@@ -1,6 +1,7 @@
 """Arrays of every library: the result belongs to that of A, dtypes go by any of their names, and nothing is shared."""
 
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -260,6 +261,59 @@ def test_torch_out_with_strides_and_offsets(dtype):
         check(from_torch(view), A, B, None, "silu")
         view.fill_(9.0)
         assert bool((storage == 9.0).all())
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (2, 0), (0, 7), (2, 1, 3, 7), (700, 900)])
+def test_torch_results_are_ordinary_tensors(shape):
+    """They own their memory, at an address that vector instructions like, and can all that a tensor can."""
+    torch = pytest.importorskip("torch")
+    a, b = torch.randn(*shape[:-1], 5), torch.randn(5, shape[-1])
+    got = mf.matmul_fused(a, b, None, "relu")
+    expected = torch.relu(a @ b)
+    assert got.shape == shape
+    assert got.is_contiguous()
+    assert got.storage_offset() == 0
+    assert got.data_ptr() % 64 == 0 or not got.numel()
+    assert got.untyped_storage().nbytes() == 4 * got.numel()
+    assert not got.requires_grad
+    assert got.is_leaf
+    assert not got.is_inference()
+    flat = got.view(-1)
+    kept = got.clone()
+    del got
+    assert torch.equal(flat, kept.view(-1))
+    flat.mul_(2)
+    assert torch.equal(pickle.loads(pickle.dumps(flat)), 2 * kept.view(-1))
+    torch.testing.assert_close(flat.view(shape), 2 * expected)
+    flat.requires_grad_().sum().backward()
+    assert torch.equal(flat.grad, torch.ones_like(flat))
+
+
+NEGATIVE_VIEWS = {
+    "itself": lambda x: x,
+    "mT": lambda x: x.mT,
+    "one column": lambda x: x[:, :1],
+    "one row": lambda x: x[:1],
+    "every third column": lambda x: x[:, ::3],
+    "tail": lambda x: x[1:, 3:],
+    "diagonal": lambda x: x.diagonal()[None],
+    "element": lambda x: x[2, 3].reshape(1, 1),
+    "unsqueezed": lambda x: x[None],
+    "expanded": lambda x: x[:1, :1].expand(4, 6),
+    "as_strided": lambda x: x.as_strided((3, 4), (13, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("view", NEGATIVE_VIEWS)
+def test_torch_negative_bit(view, dtype):
+    torch = pytest.importorskip("torch")
+    x = NEGATIVE_VIEWS[view](torch.randn(8, 8, dtype=getattr(torch, dtype)).conj().imag)
+    assert x.is_neg()
+    w = torch.randn(x.shape[-1], 5, dtype=x.dtype)
+    with pytest.raises(ValueError, match=r"^A has its negative bit set; pass A\.resolve_neg"):
+        mf.matmul_fused(x, w)
+    check(from_torch(mf.matmul_fused(x.resolve_neg(), w)), from_torch(x.resolve_neg()), from_torch(w))
 
 
 def test_torch_inputs_with_offsets():

@@ -73,11 +73,13 @@ static mmf_status check_grad(mmf_state *state, PyObject *object, const char *nam
         name, name);
 }
 
-/* torch's only public way to a negative bit is the imaginary part of a conjugated tensor: it and
- * its views step over pairs of numbers. Asking torch gives up and takes back the GIL, so compact
- * tensors are not asked about. */
+/* torch's public way to a negative bit is the imaginary part of a conjugated tensor: it and its
+ * views step over pairs of numbers, or (as_strided) begin at the second number of a pair. Asking
+ * torch gives up and takes back the GIL, so other tensors are not asked about. */
 static bool may_be_negative(const mmf_tensor *tensor)
 {
+    if ((uintptr_t)tensor->data & mmf_dtypes[tensor->dtype].size)
+        return true;
     for (int i = 0; i < tensor->ndim; i++)
         if (tensor->shape[i] > 1 && tensor->strides[i] & 1)
             return false;

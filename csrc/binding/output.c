@@ -7,7 +7,60 @@
 #include "binding/numpy.h"
 #include "binding/scalars.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+/* Give memory that `managed` owns to A's library as one of its objects. */
+static PyObject *to_object(mmf_state *state, const mmf_import *a, DLManagedTensorVersioned *managed)
+{
+    void *object = NULL;
+    if (a->api->managed_tensor_to_py_object_no_sync(managed, &object) == 0)
+        return object;
+    if (managed->deleter)
+        managed->deleter(managed);
+    mmf_raise_from(state,
+                   mmf_fail(MMF_BUFFER_ERROR, "A's library made no object of the result's memory"));
+    return NULL;
+}
+
+/* A result on the host that a torch tensor will own: description and elements in one piece of
+ * memory. torch's host allocator is malloc too, but asking for it costs half a small call. */
+typedef struct host_block {
+    DLManagedTensorVersioned managed;
+    int64_t shape[MMF_MAX_RANK], strides[MMF_MAX_RANK];
+    char elements[];
+} host_block;
+
+static void free_host_block(DLManagedTensorVersioned *managed)
+{
+    free(managed); /* the first member of its block */
+}
+
+static PyObject *new_torch(mmf_state *state, const mmf_import *a, mmf_tensor *tensor)
+{
+    const mmf_dtype_row *dtype = &mmf_dtypes[tensor->dtype];
+    size_t bytes = (size_t)mmf_tensor_size(tensor) * dtype->size;
+    host_block *block = malloc(sizeof *block + 64 + bytes);
+    if (!block) {
+        mmf_raise(state, mmf_fail(MMF_NO_MEMORY, "no memory for a result of %zu bytes", bytes));
+        return NULL;
+    }
+    tensor->data = (void *)(((uintptr_t)block->elements + 63) & ~(uintptr_t)63);
+    block->managed =
+        (DLManagedTensorVersioned){.version = {MMF_DLPACK_MAJOR, MMF_DLPACK_MINOR},
+                                   .deleter = free_host_block,
+                                   .dl_tensor = {.data = tensor->data,
+                                                 .device = {MMF_DL_CPU, 0},
+                                                 .ndim = tensor->ndim,
+                                                 .dtype = {dtype->dl_code, dtype->dl_bits, 1},
+                                                 .shape = block->shape,
+                                                 .strides = block->strides}};
+    for (int i = 0; i < tensor->ndim; i++) {
+        block->shape[i] = tensor->shape[i];
+        block->strides[i] = tensor->strides[i];
+    }
+    return to_object(state, a, &block->managed);
+}
 
 /* Called by an allocator that fails; *context becomes the status. torch calls every failure a
  * MemoryError, also that a transform's tensors have no memory. */
@@ -32,7 +85,6 @@ static PyObject *new_exchange(mmf_state *state, const mmf_import *a, mmf_tensor 
                           .shape = tensor->shape,
                           .strides = tensor->strides};
     DLManagedTensorVersioned *managed = NULL;
-    void *object = NULL;
     mmf_status status = MMF_OK;
     if (a->api->managed_tensor_allocator(&prototype, &managed, &status, set_allocator_error)) {
         if (!status)
@@ -59,14 +111,7 @@ static PyObject *new_exchange(mmf_state *state, const mmf_import *a, mmf_tensor 
                                       "the allocator of A's library gave strides that were not "
                                       "asked for"));
         }
-    if (a->api->managed_tensor_to_py_object_no_sync(managed, &object)) {
-        if (managed->deleter)
-            managed->deleter(managed);
-        mmf_raise_from(
-            state, mmf_fail(MMF_BUFFER_ERROR, "A's library made no object of the result's memory"));
-        return NULL;
-    }
-    return object;
+    return to_object(state, a, managed);
 }
 
 PyObject *mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor)
@@ -75,6 +120,7 @@ PyObject *mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tens
     case MMF_KIND_NUMPY:
         return mmf_numpy_new(state, tensor);
     case MMF_KIND_TORCH:
+        return new_torch(state, a, tensor);
     case MMF_KIND_EXCHANGE:
         return new_exchange(state, a, tensor);
     default:
