@@ -205,10 +205,11 @@ void mmf_pool_run(int tasks, int threads, void (*task)(void *context, int index,
 }
 
 static pthread_key_t workspace_key;
+static bool has_workspace_key;
 
 static void make_workspace_key(void)
 {
-    pthread_key_create(&workspace_key, free);
+    has_workspace_key = pthread_key_create(&workspace_key, free) == 0;
 }
 
 void *mmf_pool_workspace(size_t bytes)
@@ -219,11 +220,16 @@ void *mmf_pool_workspace(size_t bytes)
     if (size >= bytes)
         return memory;
     pthread_once(&once, make_workspace_key);
+    if (!has_workspace_key)
+        return NULL;
     pthread_setspecific(workspace_key, NULL);
     free(memory);
     size = (bytes + 4095) / 4096 * 4096;
     memory = aligned_alloc(64, size);
-    size = memory ? size : 0;
-    pthread_setspecific(workspace_key, memory);
+    if (!memory || pthread_setspecific(workspace_key, memory) != 0) { /* nobody would free it */
+        free(memory);
+        memory = NULL;
+        size = 0;
+    }
     return memory;
 }
