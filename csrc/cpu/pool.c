@@ -9,6 +9,8 @@
  * wakes late finds the job closed and costs nothing. */
 #include "cpu/pool.h"
 
+#include "problem/status.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -215,8 +217,8 @@ static void make_workspace_key(void)
 void *mmf_pool_workspace(size_t bytes)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    static _Thread_local void *memory;
-    static _Thread_local size_t size;
+    static MMF_THREAD_LOCAL void *memory;
+    static MMF_THREAD_LOCAL size_t size;
     if (size >= bytes)
         return memory;
     pthread_once(&once, make_workspace_key);

@@ -18,7 +18,7 @@ static const mmf_kernel_row *const rows[] = {
 
 enum { ROWS = sizeof rows / sizeof *rows };
 
-static _Thread_local const mmf_kernel_row *forced;
+static MMF_THREAD_LOCAL const mmf_kernel_row *forced;
 static const mmf_kernel_row *only; /* of MATMUL_FUSED_KERNEL; set once, at import */
 
 const mmf_kernel_row *mmf_kernel_list(int index)
