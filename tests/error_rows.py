@@ -72,6 +72,11 @@ ROWS: list[tuple[str, str, str]] = [
     ),
     (
         "Dtypes",
+        "f(A, B, out_dtype='float32\\0x')",
+        "TypeError: out_dtype is no dtype; it must be float32, float64, float16 or bfloat16",
+    ),
+    (
+        "Dtypes",
         "f(A, B, out_dtype=torch.int8)",
         "TypeError: out_dtype is torch.int8; it must be float32, float64, float16 or bfloat16",
     ),
@@ -153,6 +158,11 @@ ROWS: list[tuple[str, str, str]] = [
     ),
     (
         "Outputs",
+        "f(np.ones((3, 3, 7), 'f4'), B[:, :3], out=strided((3, 3, 3), (4, 8, 20)))",
+        "ValueError: out has strides that make its elements overlap; pass an array whose elements are distinct",
+    ),
+    (
+        "Outputs",
         "f(square, square, out=square)",
         "ValueError: out shares memory with A; pass another out",
     ),
@@ -185,23 +195,33 @@ ROWS: list[tuple[str, str, str]] = [
     (
         "Scale factors",
         "f(A, B, alpha=np.ones(1))",
-        "TypeError: alpha must be a real Python or NumPy scalar, got ndarray",
+        "TypeError: alpha must be a float, an int or a real NumPy scalar, got ndarray",
     ),
     (
         "Scale factors",
         "f(A, B, alpha=None)",
-        "TypeError: alpha must be a real Python or NumPy scalar, got NoneType",
+        "TypeError: alpha must be a float, an int or a real NumPy scalar, got NoneType",
     ),
     (
         "Scale factors",
         "f(A, B, C=out, beta=1j)",
-        "TypeError: beta must be a real Python or NumPy scalar, got complex",
+        "TypeError: beta must be a float, an int or a real NumPy scalar, got complex",
+    ),
+    (
+        "Scale factors",
+        "f(A, B, alpha=np.timedelta64(2))",
+        "TypeError: alpha must be a float, an int or a real NumPy scalar, got timedelta64",
     ),
     ("Scale factors", "f(A, B, alpha=10**400)", "ValueError: alpha is too large for a float"),
     (
         "Activations",
         "f(A, B, activation='geluu')",
         'ValueError: unknown activation "geluu", did you mean "gelu"? Known: ' + "{names}",
+    ),
+    (
+        "Activations",
+        "f(A, B, activation='relu\\0x')",
+        'ValueError: unknown activation "relu\\x00x", did you mean "relu"? Known: ' + "{names}",
     ),
     (
         "Activations",
@@ -221,7 +241,7 @@ ROWS: list[tuple[str, str, str]] = [
     (
         "Activations",
         "f(A, B, activation=('elu', '1'))",
-        "TypeError: activation: parameter 1 of elu must be a real Python or NumPy scalar, got str",
+        "TypeError: activation: parameter 1 of elu must be a float, an int or a real NumPy scalar, got str",
     ),
     (
         "Activations",
@@ -247,6 +267,11 @@ ROWS: list[tuple[str, str, str]] = [
         "Gates",
         "f(A, B, activation='swiglu', gate_layout='thirds')",
         'ValueError: unknown gate_layout "thirds"; it is halves, halves_up_first or interleaved',
+    ),
+    (
+        "Gates",
+        "f(A, B, activation='swiglu', gate_layout='halves\\0')",
+        'ValueError: unknown gate_layout "halves\\x00"; it is halves, halves_up_first or interleaved',
     ),
     (
         "Gates",
@@ -309,6 +334,22 @@ ROWS: list[tuple[str, str, str]] = [
         "Prepacked weights",
         "mf.prepack(B, layout='tiles')",
         'ValueError: unknown layout "tiles"; on the CPU it is "auto" or "panels64"',
+    ),
+    (
+        "Prepacked weights",
+        "mf.prepack(B, layout='auto\\0x')",
+        'ValueError: unknown layout "auto\\x00x"; on the CPU it is "auto" or "panels64"',
+    ),
+    ("Prepacked weights", "mf.prepack(B, layout=1)", "TypeError: layout must be a str, got int"),
+    (
+        "Prepacked weights",
+        "mf.prepack(strided((2**30, 2**20), (0, 0)))",
+        "MemoryError: no memory for 4503599627370496 bytes of a packed float32 weight (1073741824, 1048576)",
+    ),
+    (
+        "Prepacked weights",
+        "mf.prepack(strided((2**40, 2**20), (0, 0)))",
+        "MemoryError: no memory for a packed float32 weight (1099511627776, 1048576)",
     ),
     (
         "Prepacked weights",
@@ -419,6 +460,8 @@ ROWS: list[tuple[str, str, str]] = [
         "f(A, B, out=jax.numpy.zeros((5, 6)))",
         "ValueError: out is read-only; pass a writable array",
     ),
-    ("Threads", "mf.set_num_threads(0)", "ValueError: n must be from 1 to 1024"),
+    ("Threads", "mf.set_num_threads(0)", "ValueError: n must be from 1 to 1024, got 0"),
+    ("Threads", "mf.set_num_threads(2**70)", "ValueError: n must be from 1 to 1024, got far more"),
+    ("Threads", "mf.set_num_threads(True)", "TypeError: n must be an int, got bool"),
     ("Threads", "mf.set_num_threads(1.5)", "TypeError: n must be an int, got float"),
 ]

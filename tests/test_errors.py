@@ -75,6 +75,7 @@ def make_namespace(call: str) -> dict[str, Any]:
         "out": np.full((5, 6), np.nan, np.float32),
         "readonly": readonly,
         "overlapping": np.lib.stride_tricks.as_strided(data.copy(), (5, 6), (4, 4)),
+        "strided": lambda shape, strides: np.ndarray(shape, np.float32, np.empty(256, np.float32), 0, strides),
         "odd_stride": np.ndarray((5, 7), np.float32, raw.data, 0, (29, 4)),
         "misaligned": np.ndarray((5, 7), np.float32, raw.data, 1, (28, 4)),
         "ArrayProtocolOnly": ArrayProtocolOnly,

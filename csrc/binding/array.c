@@ -24,9 +24,13 @@ static size_t byte_size(const mmf_tensor *tensor)
 
 PyObject *mmf_array_new(mmf_state *state, mmf_tensor *tensor)
 {
+    char shape[MMF_SHAPE_TEXT];
     void *memory = aligned_alloc(64, (byte_size(tensor) / 64 + 1) * 64);
     if (!memory)
-        return PyErr_NoMemory();
+        return mmf_raise(state,
+                         mmf_fail(MMF_NO_MEMORY, "no memory for the %zu bytes of a %s array %s",
+                                  byte_size(tensor), mmf_dtypes[tensor->dtype].name,
+                                  mmf_shape_text(tensor->ndim, tensor->shape, shape)));
     allocfunc allocate = (allocfunc)PyType_GetSlot(state->array_type, Py_tp_alloc);
     array_object *self = (array_object *)allocate(state->array_type, 0);
     if (!self) {
@@ -133,7 +137,9 @@ static PyObject *export_capsule(PyObject *owner, bool versioned, uint64_t flags)
     const mmf_tensor *tensor = mmf_array_tensor(owner);
     exported *self = calloc(1, sizeof *self);
     if (!self)
-        return PyErr_NoMemory();
+        return mmf_raise(mmf_state_of_type(Py_TYPE(owner)),
+                         mmf_fail(MMF_NO_MEMORY, "no memory for the %zu bytes of a DLPack tensor",
+                                  sizeof *self));
     memcpy(self->shape, tensor->shape, sizeof self->shape);
     memcpy(self->strides, tensor->strides, sizeof self->strides);
     const mmf_dtype_row *dtype = &mmf_dtypes[tensor->dtype];

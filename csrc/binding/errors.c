@@ -1,7 +1,7 @@
 /* Status to Python exception. Path of a call: its last stop if anything failed. */
 #include "binding/errors.h"
 
-#include <stdio.h>
+#include <string.h>
 
 static PyObject *exception_of(const mmf_state *state, mmf_status status)
 {
@@ -25,14 +25,20 @@ static PyObject *exception_of(const mmf_state *state, mmf_status status)
 
 PyObject *mmf_raise(mmf_state *state, mmf_status status)
 {
-    if (status != MMF_PYTHON_ERROR)
-        PyErr_SetString(exception_of(state, status), mmf_error_text());
+    if (status == MMF_PYTHON_ERROR)
+        return NULL;
+    /* A text may be cut inside a character, or quote bytes of a producer. */
+    const char *utf8 = mmf_error_text();
+    PyObject *text = PyUnicode_DecodeUTF8(utf8, (Py_ssize_t)strlen(utf8), "replace");
+    if (text)
+        PyErr_SetObject(exception_of(state, status), text);
+    Py_XDECREF(text);
     return NULL;
 }
 
 mmf_status mmf_raise_from(mmf_state *state, mmf_status status)
 {
-    PyObject *type, *cause, *traceback, *value;
+    PyObject *type, *cause, *traceback, *raised, *value, *nowhere;
     if (!PyErr_Occurred()) { /* a producer that failed without saying why */
         mmf_raise(state, status);
         return MMF_PYTHON_ERROR;
@@ -40,27 +46,42 @@ mmf_status mmf_raise_from(mmf_state *state, mmf_status status)
     if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError))
         return MMF_PYTHON_ERROR;
     PyErr_Fetch(&type, &cause, &traceback);
+    mmf_raise(state, status); /* before Python runs, which may leave another error text */
+    PyErr_Fetch(&raised, &value, &nowhere);
     PyErr_NormalizeException(&type, &cause, &traceback);
     if (traceback)
         PyException_SetTraceback(cause, traceback);
     Py_XDECREF(type);
     Py_XDECREF(traceback);
-    mmf_raise(state, status);
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
+    PyErr_NormalizeException(&raised, &value, &nowhere);
     PyException_SetCause(value, Py_NewRef(cause));
     PyException_SetContext(value, cause);
-    PyErr_Restore(type, value, traceback);
+    PyErr_Restore(raised, value, nowhere);
     return MMF_PYTHON_ERROR;
 }
 
-const char *mmf_type_name(PyObject *object, char text[96])
+const char *mmf_printable(PyObject *string, char text[MMF_PRINTABLE])
+{
+    PyObject *start = PyUnicode_Substring(string, 0, 64); /* an exact str */
+    PyObject *quoted = start ? PyObject_Repr(start) : NULL;
+    Py_ssize_t size = 0;
+    const char *utf8 = quoted ? PyUnicode_AsUTF8AndSize(quoted, &size) : NULL;
+    if (utf8) {
+        memcpy(text, utf8 + 1, (size_t)size - 2); /* without its quotes */
+        text[size - 2] = 0;
+    }
+    Py_XDECREF(quoted);
+    Py_XDECREF(start);
+    return utf8 ? text : NULL;
+}
+
+const char *mmf_type_name(PyObject *object, char text[MMF_PRINTABLE])
 {
     PyObject *name = PyType_GetName(Py_TYPE(object));
-    const char *utf8 = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
-    snprintf(text, 96, "%s", utf8 ? utf8 : "object");
-    if (!utf8)
+    if (!name || !mmf_printable(name, text)) {
         PyErr_Clear(); /* lint: a text for an error that is raised anyway */
+        strcpy(text, "object");
+    }
     Py_XDECREF(name);
     return text;
 }

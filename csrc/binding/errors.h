@@ -13,7 +13,13 @@ PyObject *mmf_raise(mmf_state *state, mmf_status status);
  * Returns PYTHON_ERROR. */
 mmf_status mmf_raise_from(mmf_state *state, mmf_status status);
 
-/* "name of the type" of an object, valid while the type lives; for error texts. */
-const char *mmf_type_name(PyObject *object, char text[96]);
+/* A str for error texts: printable UTF-8 with repr's escapes (of NUL, lone surrogates, ...), cut to
+ * 64 characters. It equals a known plain name only if the str does. Returns text, or NULL with an
+ * exception. */
+#define MMF_PRINTABLE 656 /* 64 escapes of 10 bytes */
+const char *mmf_printable(PyObject *string, char text[MMF_PRINTABLE]);
+
+/* The name of an object's type, printable; never fails. */
+const char *mmf_type_name(PyObject *object, char text[MMF_PRINTABLE]);
 
 #endif

@@ -7,24 +7,32 @@ static mmf_status call_failed(mmf_state *state, const char *name, const char *me
     return mmf_raise_from(state, mmf_fail(MMF_BUFFER_ERROR, "%s: its %s() failed", name, method));
 }
 
+/* Give an object of the producer back, which may run Python. */
+static void drop(PyObject *object)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    Py_DECREF(object);
+    PyErr_Restore(type, value, traceback);
+}
+
 /* (type, id) of __dlpack_device__(). */
 static mmf_status ask_device(mmf_state *state, PyObject *object, const char *name, DLDevice *device)
 {
     PyObject *pair = PyObject_CallMethodObjArgs(object, state->names[MMF_NAME_DLPACK_DEVICE], NULL);
     if (!pair)
         return call_failed(state, name, "__dlpack_device__");
-    mmf_status status = MMF_OK;
-    if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
-        status = mmf_fail(MMF_BUFFER_ERROR,
-                          "%s: its __dlpack_device__() returned no pair (type, id)", name);
-    } else {
+    bool is_pair = PyTuple_Check(pair) && PyTuple_Size(pair) == 2;
+    if (is_pair) {
         device->device_type = (int32_t)PyLong_AsLong(PyTuple_GetItem(pair, 0));
         device->device_id = PyErr_Occurred() ? 0 : (int32_t)PyLong_AsLong(PyTuple_GetItem(pair, 1));
-        if (PyErr_Occurred())
-            status = call_failed(state, name, "__dlpack_device__");
     }
-    Py_DECREF(pair);
-    return status;
+    mmf_status status = PyErr_Occurred() ? call_failed(state, name, "__dlpack_device__") : MMF_OK;
+    drop(pair);
+    if (is_pair)
+        return status;
+    return mmf_fail(MMF_BUFFER_ERROR, "%s: its __dlpack_device__() returned no pair (type, id)",
+                    name);
 }
 
 /* __dlpack__(max_version=(1, 3)); a producer that knows no max_version raises TypeError and is
@@ -77,7 +85,7 @@ static mmf_status take_tensor(PyObject *capsule, const char *name, mmf_import *i
         *view = &tensor->dl_tensor;
         return MMF_OK;
     }
-    char type[96];
+    char type[MMF_PRINTABLE];
     if (!PyCapsule_CheckExact(capsule))
         return mmf_fail(MMF_BUFFER_ERROR,
                         "%s: its __dlpack__() returned a %s, not a DLPack capsule", name,
@@ -102,7 +110,6 @@ mmf_status mmf_import_capsule(mmf_state *state, const char *name, mmf_import *im
     if (!capsule)
         return call_failed(state, name, "__dlpack__");
     status = take_tensor(capsule, name, import, &view);
-    Py_DECREF(capsule);
     if (!status && (view->device.device_type != device.device_type ||
                     view->device.device_id != device.device_id))
         status = mmf_fail(MMF_BUFFER_ERROR,
@@ -114,7 +121,10 @@ mmf_status mmf_import_capsule(mmf_state *state, const char *name, mmf_import *im
     /* An unversioned capsule cannot say that it may be written. */
     import->tensor.readonly = import->legacy || (import->versioned && view &&
                                                  import->versioned->flags & MMF_DL_FLAG_READ_ONLY);
-    if (status)
+    if (status) { /* now: Python that the release runs may leave another error text */
+        mmf_raise(state, status);
         mmf_import_release(import);
-    return status;
+    }
+    drop(capsule);
+    return status ? MMF_PYTHON_ERROR : MMF_OK;
 }

@@ -45,7 +45,7 @@ static PyObject *type_attribute(PyTypeObject *type, PyObject *name)
 
 static mmf_status refuse_dispatch(PyObject *object, const char *name)
 {
-    char type[96];
+    char type[MMF_PRINTABLE];
     mmf_type_name(object, type);
     if (strcmp(type, "DTensor") == 0)
         return mmf_fail(MMF_TYPE_ERROR, "%s is a DTensor; pass its local tensor (%s.to_local())",
@@ -113,7 +113,7 @@ static mmf_status find_torch(mmf_state *state, PyObject *object, const char *nam
 
 static mmf_status refuse_type(PyObject *object, const char *name)
 {
-    char type[96];
+    char type[MMF_PRINTABLE];
     return mmf_fail(MMF_TYPE_ERROR, "%s is a %s, not an array; pass np.asarray(%s)", name,
                     mmf_type_name(object, type), name);
 }

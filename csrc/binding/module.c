@@ -6,7 +6,7 @@
 #include "binding/packed.h"
 #include "binding/report.h"
 #include "binding/state.h"
-#include "problem/environment.h"
+#include "plan/backends.h"
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
 
@@ -91,7 +91,7 @@ static int add_types(PyObject *module, mmf_state *state)
 static int execute(PyObject *module)
 {
     mmf_state *state = mmf_state_of(module);
-    mmf_environment_load();
+    mmf_read_environment();
     if (mmf_numpy_load() || add_names(state) || add_types(module, state))
         return -1;
     if (add_activations(module, "activations", false) ||

@@ -1,6 +1,7 @@
 /* NumPy arrays in and out, by NumPy's C API. Path of a call: asked by import.c and output.c. */
 #include "binding/numpy.h"
 
+#include "binding/errors.h"
 #include "binding/import.h"
 
 #include <numpy/arrayobject.h>
@@ -25,7 +26,19 @@ bool mmf_numpy_check(PyObject *object)
 
 bool mmf_numpy_is_real_scalar(PyObject *object)
 {
-    return PyArray_IsScalar(object, Floating) || PyArray_IsScalar(object, Integer);
+    if (PyArray_IsScalar(object, Floating) || PyArray_IsScalar(object, Bool))
+        return true;
+    if (PyArray_IsScalar(object, Integer)) /* NumPy counts lengths of time among the integers */
+        return !PyArray_IsScalar(object, Timedelta);
+    if (!PyArray_IsScalar(object, Generic))
+        return false;
+    PyArray_Descr *descr = PyArray_DescrFromTypeObject((PyObject *)Py_TYPE(object));
+    bool real = descr && PyTypeNum_ISUSERDEF(descr->type_num) && strchr("Vfiu", descr->kind) &&
+                PyType_GetSlot(Py_TYPE(object), Py_nb_float);
+    if (!descr)
+        PyErr_Clear(); /* lint: a scalar without a dtype is none of these */
+    Py_XDECREF((PyObject *)descr);
+    return real;
 }
 
 /* Remember the dtype of ml_dtypes.bfloat16 if that package has been imported by now. */
@@ -59,13 +72,13 @@ static mmf_dtype dtype_of(mmf_state *state, const PyArray_Descr *descr)
     return state->bfloat16 && descr->type_num == state->bfloat16_number ? MMF_BFLOAT16 : MMF_ABSENT;
 }
 
-static void descr_text(PyArray_Descr *descr, char text[128])
+static void descr_text(PyArray_Descr *descr, char text[MMF_PRINTABLE])
 {
     PyObject *string = PyObject_Str((PyObject *)descr);
-    const char *utf8 = string ? PyUnicode_AsUTF8AndSize(string, NULL) : NULL;
-    snprintf(text, 128, "%s", utf8 ? utf8 : "unknown");
-    if (!utf8)
+    if (!string || !mmf_printable(string, text)) {
         PyErr_Clear(); /* lint: a text for an error that is raised anyway */
+        strcpy(text, "unknown");
+    }
     Py_XDECREF(string);
 }
 
@@ -76,7 +89,7 @@ mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name
     int ndim = PyArray_NDIM(array);
     tensor->dtype = dtype_of(state, PyArray_DESCR(array));
     if (tensor->dtype == MMF_ABSENT || !PyArray_ISNOTSWAPPED(array)) {
-        char text[128];
+        char text[MMF_PRINTABLE + 16];
         descr_text(PyArray_DESCR(array), text);
         if (tensor->dtype != MMF_ABSENT)
             strncat(text, " (byte-swapped)", sizeof text - strlen(text) - 1);

@@ -20,10 +20,11 @@ mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name
  * exception. */
 PyObject *mmf_numpy_new(mmf_state *state, mmf_tensor *tensor);
 
-/* True for NumPy's integer and floating scalars (np.float32(2)), not for arrays. */
+/* True for NumPy's real scalars (np.float32(2)) and other packages' (ml_dtypes.bfloat16(2)), not
+ * for arrays. */
 bool mmf_numpy_is_real_scalar(PyObject *object);
 
-/* The dtype that np.dtype(object) means. *text (128 bytes) gets its name if it is none of ours:
+/* The dtype that np.dtype(object) means. *text (MMF_PRINTABLE) gets its name if it is none of ours:
  * MMF_TYPE_ERROR. */
 mmf_status mmf_numpy_dtype(mmf_state *state, PyObject *object, mmf_dtype *dtype, char *text);
 

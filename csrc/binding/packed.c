@@ -9,6 +9,7 @@
 #include "binding/scalars.h"
 #include "plan/backends.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* The streams of a weight: one, or gate and up, each K x n with its own offset and column stride
@@ -28,6 +29,17 @@ static int split_streams(mmf_gate_layout gate, int64_t n, int64_t col, stream_vi
     return gate == MMF_GATE_NONE ? 1 : 2;
 }
 
+/* bytes: 0 if they are too many to count */
+static PyObject *raise_no_memory(mmf_state *state, const mmf_tensor *weight, int64_t bytes)
+{
+    char shape[MMF_SHAPE_TEXT], text[40] = "";
+    if (bytes)
+        snprintf(text, sizeof text, "%lld bytes of ", (long long)bytes);
+    return mmf_raise(state, mmf_fail(MMF_NO_MEMORY, "no memory for %sa packed %s weight %s", text,
+                                     mmf_dtypes[weight->dtype].name,
+                                     mmf_shape_text(2, weight->shape, shape)));
+}
+
 /* An empty PackedMatrix of weight's shape and dtype, with room for its panels. NULL with an
  * exception. */
 static mmf_packed *new_packed(mmf_state *state, const mmf_tensor *weight, mmf_gate_layout gate,
@@ -36,13 +48,13 @@ static mmf_packed *new_packed(mmf_state *state, const mmf_tensor *weight, mmf_ga
     int64_t streams = gate == MMF_GATE_NONE ? 1 : 2, limit;
     if (__builtin_mul_overflow(weight->shape[0] + 1, weight->shape[1] + 64, &limit) ||
         __builtin_mul_overflow(limit, 64, &limit)) /* a broadcast view may be that large */
-        return (mmf_packed *)PyErr_NoMemory();
+        return (mmf_packed *)raise_no_memory(state, weight, 0);
     int64_t bytes =
         mmf_prepack_bytes(layout, weight->dtype, weight->shape[0], weight->shape[1] / streams);
     int64_t padded = (bytes + 63) / 64 * 64;
     char *memory = aligned_alloc(64, (size_t)(padded * streams + 64));
     if (!memory)
-        return (mmf_packed *)PyErr_NoMemory();
+        return (mmf_packed *)raise_no_memory(state, weight, padded * streams);
     allocfunc allocate = (allocfunc)PyType_GetSlot(state->packed_type, Py_tp_alloc);
     mmf_packed *self = (mmf_packed *)allocate(state->packed_type, 0);
     if (!self) {
@@ -179,10 +191,13 @@ PyObject *mmf_prepack_call(PyObject *module, PyObject *const *arguments, Py_ssiz
     mmf_status status = values[1] ? mmf_parse_gate_layout(values[1], &gate) : MMF_OK;
     if (status)
         return mmf_raise(state, status);
+    char layout[MMF_PRINTABLE] = "auto";
     if (values[2] && !PyUnicode_Check(values[2]))
-        return mmf_raise(state, mmf_fail(MMF_TYPE_ERROR, "layout must be a str"));
-    const char *layout = values[2] ? PyUnicode_AsUTF8AndSize(values[2], NULL) : "auto";
-    return layout ? pack_objects(state, values[0], gate, layout) : NULL;
+        return mmf_raise(state, mmf_fail(MMF_TYPE_ERROR, "layout must be a str, got %s",
+                                         mmf_type_name(values[2], layout)));
+    if (values[2] && !mmf_printable(values[2], layout))
+        return NULL;
+    return pack_objects(state, values[0], gate, layout);
 }
 
 /* Write the plain weight, C-contiguous (K, N), to data. */
@@ -223,6 +238,8 @@ static PyObject *packed_reduce(PyObject *object, PyObject *unused)
     PyObject *load = module ? PyObject_GetAttrString(module, "_unpickle_packed") : NULL;
     Py_ssize_t size = (Py_ssize_t)(mmf_tensor_size(weight) * mmf_dtypes[weight->dtype].size);
     PyObject *bytes = load ? PyBytes_FromStringAndSize(NULL, size) : NULL;
+    if (load && !bytes)
+        raise_no_memory(mmf_state_of_type(Py_TYPE(object)), weight, size);
     PyObject *gate = bytes ? gate_object(self) : NULL, *result = NULL;
     if (gate) {
         unpack_into(self, PyBytes_AsString(bytes));

@@ -8,6 +8,8 @@
 #include "plan/plan.h"
 #include "problem/environment.h"
 
+#include <string.h>
+
 /* Every row before the chosen one, and why it refused: [(name, reason), ...]. */
 static PyObject *refusals(const mmf_problem *problem, const mmf_kernel_row *chosen)
 {
@@ -95,15 +97,36 @@ static PyObject *environment(void)
     return list;
 }
 
+/* [(variable, why its value or a part of it is ignored), ...]. */
+static PyObject *complaints(void)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && i < MMF_ENV_COUNT; i++) {
+        const char *text = mmf_environment_complaint((mmf_variable)i);
+        if (!text)
+            continue;
+        PyObject *why = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "surrogateescape");
+        PyObject *row = why ? Py_BuildValue("(sO)", mmf_variables[i].name, why) : NULL;
+        Py_XDECREF(why);
+        if (!row || PyList_Append(list, row))
+            Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
 PyObject *mmf_info(PyObject *module, PyObject *unused)
 {
     PyObject *kernels = kernel_names(), *variables = kernels ? environment() : NULL, *result = NULL;
+    PyObject *ignored = variables ? complaints() : NULL;
     (void)module;
     (void)unused;
-    if (variables)
-        result = Py_BuildValue("{sssOsssisO}", "version", MMF_VERSION, "kernels", kernels,
-                               "cpu_features", mmf_host_features(), "threads",
-                               mmf_host_get_threads(), "environment", variables);
+    if (ignored)
+        result =
+            Py_BuildValue("{sssOsssisOsO}", "version", MMF_VERSION, "kernels", kernels,
+                          "cpu_features", mmf_host_features(), "threads", mmf_host_get_threads(),
+                          "environment", variables, "ignored", ignored);
+    Py_XDECREF(ignored);
     Py_XDECREF(variables);
     Py_XDECREF(kernels);
     return result;
@@ -112,14 +135,23 @@ PyObject *mmf_info(PyObject *module, PyObject *unused)
 PyObject *mmf_set_num_threads(PyObject *module, PyObject *threads)
 {
     mmf_state *state = mmf_state_of(module);
-    char type[96];
-    if (!PyLong_Check(threads))
-        return mmf_raise(state, mmf_fail(MMF_TYPE_ERROR, "n must be an int, got %s",
-                                         mmf_type_name(threads, type)));
+    char type[MMF_PRINTABLE];
+    bool index = !PyBool_Check(threads) && PyIndex_Check(threads);
+    PyObject *number = index ? PyNumber_Index(threads) : NULL;
+    if (!number) {
+        mmf_raise_from(state, mmf_fail(MMF_TYPE_ERROR, "n must be an int, got %s",
+                                       mmf_type_name(threads, type)));
+        return NULL;
+    }
     int overflow;
-    long count = PyLong_AsLongAndOverflow(threads, &overflow);
-    if (overflow || count < 1 || count > 1024)
-        return mmf_raise(state, mmf_fail(MMF_VALUE_ERROR, "n must be from 1 to 1024"));
+    long long count = PyLong_AsLongLongAndOverflow(number, &overflow);
+    Py_DECREF(number);
+    if (overflow)
+        return mmf_raise(state, mmf_fail(MMF_VALUE_ERROR, "n must be from 1 to %d, got far %s",
+                                         MMF_HOST_THREADS, overflow > 0 ? "more" : "less"));
+    if (count < 1 || count > MMF_HOST_THREADS)
+        return mmf_raise(state, mmf_fail(MMF_VALUE_ERROR, "n must be from 1 to %d, got %lld",
+                                         MMF_HOST_THREADS, count));
     mmf_host_set_threads((int)count);
     return Py_NewRef(Py_None);
 }
@@ -133,15 +165,15 @@ PyObject *mmf_get_num_threads(PyObject *module, PyObject *unused)
 
 PyObject *mmf_force_kernel(PyObject *module, PyObject *name)
 {
-    const char *text = NULL, *previous = NULL;
-    char type[96];
+    const char *previous = NULL;
+    char text[MMF_PRINTABLE];
     if (name != Py_None && !PyUnicode_Check(name))
         return mmf_raise(mmf_state_of(module),
                          mmf_fail(MMF_TYPE_ERROR, "name must be None or a str, got %s",
-                                  mmf_type_name(name, type)));
-    if (name != Py_None && !(text = PyUnicode_AsUTF8AndSize(name, NULL)))
+                                  mmf_type_name(name, text)));
+    if (name != Py_None && !mmf_printable(name, text))
         return NULL;
-    mmf_status status = mmf_plan_force(text, &previous);
+    mmf_status status = mmf_plan_force(name != Py_None ? text : NULL, &previous);
     if (status)
         return mmf_raise(mmf_state_of(module), status);
     return previous ? PyUnicode_FromString(previous) : Py_NewRef(Py_None);

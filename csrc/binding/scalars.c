@@ -10,10 +10,10 @@
 
 mmf_status mmf_parse_scalar(PyObject *object, const char *name, double *value)
 {
-    char type[96];
+    char type[MMF_PRINTABLE];
     if (!PyFloat_Check(object) && !PyLong_Check(object) && !mmf_numpy_is_real_scalar(object))
-        return mmf_fail(MMF_TYPE_ERROR, "%s must be a real Python or NumPy scalar, got %s", name,
-                        mmf_type_name(object, type));
+        return mmf_fail(MMF_TYPE_ERROR, "%s must be a float, an int or a real NumPy scalar, got %s",
+                        name, mmf_type_name(object, type));
     *value = PyFloat_AsDouble(object);
     if (*value != -1 || !PyErr_Occurred())
         return MMF_OK;
@@ -21,27 +21,26 @@ mmf_status mmf_parse_scalar(PyObject *object, const char *name, double *value)
                           mmf_fail(MMF_VALUE_ERROR, "%s is too large for a float", name));
 }
 
-/* UTF-8 text of a str; NULL with an exception for a str without one (lone surrogates). */
-static const char *text_of(PyObject *object)
+static mmf_status unknown_activation(PyObject *name)
 {
-    return PyUnicode_AsUTF8AndSize(object, NULL);
-}
-
-static mmf_status unknown_activation(const char *name)
-{
-    char names[512] = "", *end = names;
+    char names[512] = "", *end = names, text[MMF_PRINTABLE];
+    if (!mmf_printable(name, text))
+        return MMF_PYTHON_ERROR;
     for (int i = 0; i < mmf_activation_rows; i++)
         if (mmf_activations[i].id != MMF_ACT_NONE)
             end += sprintf(end, "%s%s", end == names ? "" : ", ", mmf_activations[i].name);
-    return mmf_fail(MMF_VALUE_ERROR, "unknown activation \"%.64s\", did you mean \"%s\"? Known: %s",
-                    name, mmf_activation_nearest(name), names);
+    return mmf_fail(MMF_VALUE_ERROR, "unknown activation \"%s\", did you mean \"%s\"? Known: %s",
+                    text, mmf_activation_nearest(text), names);
 }
 
-/* By the identity of an interned name: what nearly every call passes. */
-static const mmf_activation_row *find_interned(const mmf_state *state, PyObject *name)
+/* The row of a name: an interned one, what nearly every call passes, by its identity. */
+static const mmf_activation_row *find_row(const mmf_state *state, PyObject *name)
 {
     for (int i = MMF_ACT_NONE + 1; i < mmf_activation_rows; i++)
         if (name == state->activation_names[i])
+            return &mmf_activations[i];
+    for (int i = MMF_ACT_NONE + 1; PyUnicode_Check(name) && i < mmf_activation_rows; i++)
+        if (PyUnicode_CompareWithASCIIString(name, mmf_activations[i].name) == 0)
             return &mmf_activations[i];
     return NULL;
 }
@@ -49,19 +48,15 @@ static const mmf_activation_row *find_interned(const mmf_state *state, PyObject 
 static mmf_status find_activation(const mmf_state *state, PyObject *name,
                                   const mmf_activation_row **row)
 {
-    char type[96];
-    *row = find_interned(state, name);
+    char type[MMF_PRINTABLE];
+    *row = find_row(state, name);
     if (*row)
         return MMF_OK;
     if (!PyUnicode_Check(name))
         return mmf_fail(MMF_TYPE_ERROR,
                         "activation must be None, a name or a tuple (name, parameters...), got %s",
                         mmf_type_name(name, type));
-    const char *text = text_of(name);
-    if (!text)
-        return MMF_PYTHON_ERROR;
-    *row = mmf_activation_find(text);
-    return *row ? MMF_OK : unknown_activation(text);
+    return unknown_activation(name);
 }
 
 static mmf_status parse_parameters(PyObject *tuple, const mmf_activation_row *row,
@@ -129,23 +124,22 @@ const char *mmf_gate_layout_name(mmf_gate_layout layout)
 
 mmf_status mmf_parse_gate_layout(PyObject *object, mmf_gate_layout *layout)
 {
-    char type[96];
+    char text[MMF_PRINTABLE];
     *layout = MMF_GATE_NONE;
     if (object == Py_None)
         return MMF_OK;
     if (!PyUnicode_Check(object))
         return mmf_fail(MMF_TYPE_ERROR, "gate_layout must be None or a str, got %s",
-                        mmf_type_name(object, type));
+                        mmf_type_name(object, text));
     for (int i = MMF_GATE_HALVES; i <= MMF_GATE_INTERLEAVED; i++)
         if (PyUnicode_CompareWithASCIIString(object, gate_layouts[i]) == 0) {
             *layout = (mmf_gate_layout)i;
             return MMF_OK;
         }
-    const char *text = text_of(object);
-    if (!text)
+    if (!mmf_printable(object, text))
         return MMF_PYTHON_ERROR;
     return mmf_fail(MMF_VALUE_ERROR,
-                    "unknown gate_layout \"%.64s\"; it is halves, halves_up_first or interleaved",
+                    "unknown gate_layout \"%s\"; it is halves, halves_up_first or interleaved",
                     text);
 }
 
@@ -154,18 +148,17 @@ mmf_status mmf_parse_gate_layout(PyObject *object, mmf_gate_layout *layout)
 static mmf_status parse_torch_dtype(PyObject *object, mmf_dtype *dtype, char *text)
 {
     PyObject *string = PyObject_Str(object);
-    const char *utf8 = string ? text_of(string) : NULL;
-    if (utf8) {
-        snprintf(text, 128, "%s", utf8);
-        *dtype = strncmp(utf8, "torch.", 6) ? MMF_ABSENT : mmf_dtype_from_name(utf8 + 6);
-    }
+    bool named = string && mmf_printable(string, text);
     Py_XDECREF(string);
-    return !utf8 ? MMF_PYTHON_ERROR : *dtype == MMF_ABSENT ? MMF_TYPE_ERROR : MMF_OK;
+    if (!named)
+        return MMF_PYTHON_ERROR;
+    *dtype = strncmp(text, "torch.", 6) ? MMF_ABSENT : mmf_dtype_from_name(text + 6);
+    return *dtype == MMF_ABSENT ? MMF_TYPE_ERROR : MMF_OK;
 }
 
 mmf_status mmf_parse_dtype(mmf_state *state, PyObject *object, const char *name, mmf_dtype *dtype)
 {
-    char text[128], type[96];
+    char text[MMF_PRINTABLE], type[MMF_PRINTABLE];
     *dtype = MMF_ABSENT;
     if (object == Py_None)
         return MMF_OK;
@@ -191,7 +184,7 @@ mmf_status mmf_parse_dtype(mmf_state *state, PyObject *object, const char *name,
 
 mmf_status mmf_parse_flag(PyObject *object, const char *name, bool *flag)
 {
-    char type[96];
+    char type[MMF_PRINTABLE];
     if (!PyBool_Check(object))
         return mmf_fail(MMF_TYPE_ERROR, "%s must be True or False, got %s", name,
                         mmf_type_name(object, type));

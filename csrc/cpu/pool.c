@@ -9,6 +9,8 @@
  * wakes late finds the job closed and costs nothing. */
 #include "cpu/pool.h"
 
+#include "problem/status.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -205,25 +207,31 @@ void mmf_pool_run(int tasks, int threads, void (*task)(void *context, int index,
 }
 
 static pthread_key_t workspace_key;
+static bool has_workspace_key;
 
 static void make_workspace_key(void)
 {
-    pthread_key_create(&workspace_key, free);
+    has_workspace_key = pthread_key_create(&workspace_key, free) == 0;
 }
 
 void *mmf_pool_workspace(size_t bytes)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    static _Thread_local void *memory;
-    static _Thread_local size_t size;
+    static MMF_THREAD_LOCAL void *memory;
+    static MMF_THREAD_LOCAL size_t size;
     if (size >= bytes)
         return memory;
     pthread_once(&once, make_workspace_key);
+    if (!has_workspace_key)
+        return NULL;
     pthread_setspecific(workspace_key, NULL);
     free(memory);
     size = (bytes + 4095) / 4096 * 4096;
     memory = aligned_alloc(64, size);
-    size = memory ? size : 0;
-    pthread_setspecific(workspace_key, memory);
+    if (!memory || pthread_setspecific(workspace_key, memory) != 0) { /* nobody would free it */
+        free(memory);
+        memory = NULL;
+        size = 0;
+    }
     return memory;
 }

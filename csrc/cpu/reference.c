@@ -65,6 +65,8 @@ static mmf_status run(const mmf_problem *problem, const mmf_config *config)
     (void)config;
     const bool gated = mmf_problem_gated(problem);
     const int64_t batches = mmf_batches(problem);
+    if (problem->n == 0 || problem->m == 0) /* the other axes may be astronomically long */
+        return MMF_OK;
     for (int64_t batch = 0; batch < batches; batch++) {
         mmf_view view;
         mmf_view_at(&view, problem, batch);

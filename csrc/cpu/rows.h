@@ -33,4 +33,7 @@ const char *mmf_cpu_features(void);
 int mmf_cpu_get_threads(void);
 void mmf_cpu_set_threads(int threads);
 
+/* Complain of a MATMUL_FUSED_NUM_THREADS that is no such number. At import. */
+void mmf_cpu_read_environment(void);
+
 #endif

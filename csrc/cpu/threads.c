@@ -109,22 +109,40 @@ int mmf_available_processors(void)
     return quota < processors ? quota : processors;
 }
 
-/* A count from a variable ("4", or OpenMP's list "4,2"), or 0. */
-static int count_from(const char *text)
+/* A count that ends with the text or before `end`, or 0. */
+static long count_from(const char *text, char end)
 {
-    if (!text)
+    char *rest;
+    long count = text ? strtol(text, &rest, 10) : 0;
+    if (count < 1)
         return 0;
-    long count = strtol(text, NULL, 10);
-    return count < 1 ? 0 : count < MMF_MAX_THREADS ? (int)count : MMF_MAX_THREADS;
+    rest += strspn(rest, " ");
+    return *rest == 0 || *rest == end ? count : 0;
+}
+
+static int count_given(void)
+{
+    long count = count_from(mmf_environment(MMF_ENV_NUM_THREADS), 0);
+    return count <= MMF_MAX_THREADS ? (int)count : 0;
+}
+
+void mmf_cpu_read_environment(void)
+{
+    if (mmf_environment(MMF_ENV_NUM_THREADS) && count_given() == 0)
+        mmf_environment_complain(MMF_ENV_NUM_THREADS,
+                                 "ignored, it must be a whole number from 1 to %d",
+                                 MMF_MAX_THREADS);
 }
 
 static int default_threads;
 
 static void load_default(void)
 {
-    default_threads = count_from(mmf_environment(MMF_ENV_NUM_THREADS));
-    if (default_threads == 0)
-        default_threads = count_from(getenv("OMP_NUM_THREADS"));
+    default_threads = count_given();
+    if (default_threads == 0) { /* a list, "4,2", has a count for each level of nesting */
+        long count = count_from(getenv("OMP_NUM_THREADS"), ',');
+        default_threads = count < MMF_MAX_THREADS ? (int)count : MMF_MAX_THREADS;
+    }
     if (default_threads == 0)
         default_threads = mmf_available_processors();
 }

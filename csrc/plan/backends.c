@@ -2,9 +2,15 @@
  * set_num_threads. */
 #include "plan/backends.h"
 
+#include "cpu/pool.h"
 #include "cpu/rows.h"
+#include "plan/plan.h"
+#include "problem/environment.h"
 
+#include <pthread.h>
 #include <string.h>
+
+_Static_assert(MMF_HOST_THREADS == MMF_MAX_THREADS, "the pool's limit");
 
 static const char panels64[] = "panels64";
 
@@ -17,7 +23,7 @@ mmf_status mmf_prepack_layout(mmf_device device, const char *name, int *layout)
                         mmf_device_name(device, text));
     if (strcmp(name, "auto") && strcmp(name, panels64))
         return mmf_fail(MMF_VALUE_ERROR,
-                        "unknown layout \"%.64s\"; on the CPU it is \"auto\" or \"%s\"", name,
+                        "unknown layout \"%s\"; on the CPU it is \"auto\" or \"%s\"", name,
                         panels64);
     *layout = MMF_CPU_PANELS64;
     return MMF_OK;
@@ -46,6 +52,19 @@ void mmf_unpack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *p
 {
     (void)layout;
     mmf_cpu_unpack_panels(dtype, k, n, packed, row, col, data);
+}
+
+static void read_environment(void)
+{
+    mmf_environment_load();
+    mmf_plan_read_environment();
+    mmf_cpu_read_environment();
+}
+
+void mmf_read_environment(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_environment);
 }
 
 const char *mmf_host_features(void)

@@ -20,6 +20,11 @@ void mmf_prepack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *
 void mmf_unpack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *packed, int64_t row,
                 int64_t col, void *data);
 
+/* Read the environment, once per process: at import, before anything else here is called. */
+void mmf_read_environment(void);
+
+#define MMF_HOST_THREADS 1024 /* the most that can be asked for */
+
 const char *mmf_host_features(void);
 int mmf_host_get_threads(void);
 void mmf_host_set_threads(int threads);

@@ -18,7 +18,8 @@ static const mmf_kernel_row *const rows[] = {
 
 enum { ROWS = sizeof rows / sizeof *rows };
 
-static _Thread_local const mmf_kernel_row *forced;
+static MMF_THREAD_LOCAL const mmf_kernel_row *forced;
+static const mmf_kernel_row *only; /* of MATMUL_FUSED_KERNEL; set once, at import */
 
 const mmf_kernel_row *mmf_kernel_list(int index)
 {
@@ -33,29 +34,64 @@ static const mmf_kernel_row *find(const char *name)
     return NULL;
 }
 
-/* Is name one of the comma-separated names in list? */
+/* "cpu_a, cpu_b": every row. */
+static const char *all_names(char text[256])
+{
+    text[0] = 0;
+    for (int i = 0; i < ROWS; i++)
+        snprintf(text + strlen(text), 256 - strlen(text), "%s%s", i ? ", " : "", rows[i]->name);
+    return text;
+}
+
+/* The next of the names in a list, which blanks and commas separate; *length is 0 at its end. */
+static const char *next_name(const char *list, size_t *length)
+{
+    list += strspn(list, " ,");
+    *length = strcspn(list, " ,");
+    return list;
+}
+
 static bool listed(const char *list, const char *name)
 {
-    size_t length = strlen(name);
-    while (list) {
-        list += strspn(list, " ,");
-        if (strncmp(list, name, length) == 0 && strchr(" ,", list[length]))
+    size_t length;
+    for (list = next_name(list, &length); length; list = next_name(list + length, &length))
+        if (strlen(name) == length && memcmp(list, name, length) == 0)
             return true;
-        list = strchr(list, ',');
-    }
     return false;
+}
+
+static bool is_name(const char *text, size_t length)
+{
+    for (int i = 0; i < ROWS; i++)
+        if (strlen(rows[i]->name) == length && memcmp(rows[i]->name, text, length) == 0)
+            return true;
+    return false;
+}
+
+void mmf_plan_read_environment(void)
+{
+    const char *name = mmf_environment(MMF_ENV_KERNEL), *list = mmf_environment(MMF_ENV_DISABLE);
+    char names[256];
+    size_t length;
+    only = name ? find(name) : NULL;
+    if (name && !only)
+        mmf_environment_complain(MMF_ENV_KERNEL, "ignored, the kernels of this build are %s",
+                                 all_names(names));
+    for (list = next_name(list ? list : "", &length); length;
+         list = next_name(list + length, &length))
+        if (!is_name(list, length))
+            mmf_environment_complain(MMF_ENV_DISABLE,
+                                     "\"%.*s\" is ignored, the kernels of this build are %s",
+                                     (int)(length < 64 ? length : 64), list, all_names(names));
 }
 
 mmf_status mmf_plan_force(const char *name, const char **previous)
 {
     const mmf_kernel_row *row = name ? find(name) : NULL;
     if (name && !row) {
-        char names[256] = "";
-        for (int i = 0; i < ROWS; i++)
-            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
-                     rows[i]->name);
-        return mmf_fail(MMF_VALUE_ERROR, "unknown kernel \"%.64s\"; this build has %s", name,
-                        names);
+        char names[256];
+        return mmf_fail(MMF_VALUE_ERROR, "unknown kernel \"%s\"; this build has %s", name,
+                        all_names(names));
     }
     *previous = forced ? forced->name : NULL;
     forced = row;
@@ -64,10 +100,10 @@ mmf_status mmf_plan_force(const char *name, const char **previous)
 
 bool mmf_plan_accepts(const mmf_kernel_row *row, const mmf_problem *problem, char *reason)
 {
-    const char *only = mmf_environment(MMF_ENV_KERNEL),
-               *disabled = mmf_environment(MMF_ENV_DISABLE);
-    if (forced ? row != forced : only && strcmp(only, row->name)) {
-        snprintf(reason, MMF_REASON_TEXT, "%s is forced%s", forced ? forced->name : only,
+    const mmf_kernel_row *wanted = forced ? forced : only;
+    const char *disabled = mmf_environment(MMF_ENV_DISABLE);
+    if (wanted && row != wanted) {
+        snprintf(reason, MMF_REASON_TEXT, "%s is forced%s", wanted->name,
                  forced ? "" : " by MATMUL_FUSED_KERNEL");
         return false;
     }

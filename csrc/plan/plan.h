@@ -9,6 +9,9 @@ typedef struct mmf_plan {
     mmf_config config;
 } mmf_plan;
 
+/* Take MATMUL_FUSED_KERNEL and MATMUL_FUSED_DISABLE over, once, at import. */
+void mmf_plan_read_environment(void);
+
 /* The ordered list, best first; NULL past the end. */
 const mmf_kernel_row *mmf_kernel_list(int index);
 

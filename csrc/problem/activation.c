@@ -17,14 +17,6 @@ const mmf_activation_row mmf_activations[] = {
 
 const int mmf_activation_rows = sizeof mmf_activations / sizeof mmf_activations[0];
 
-const mmf_activation_row *mmf_activation_find(const char *name)
-{
-    for (int i = 0; i < mmf_activation_rows; i++)
-        if (mmf_activations[i].id != MMF_ACT_NONE && strcmp(mmf_activations[i].name, name) == 0)
-            return &mmf_activations[i];
-    return NULL;
-}
-
 const mmf_activation_row *mmf_activation_row_of(mmf_activation id)
 {
     return &mmf_activations[id]; /* aliases stand last */

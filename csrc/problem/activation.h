@@ -27,9 +27,6 @@ typedef struct mmf_activation_row {
 extern const mmf_activation_row mmf_activations[]; /* aliases included */
 extern const int mmf_activation_rows;
 
-/* The row called name, or NULL. Row 0 (no activation) has no name to ask for. */
-const mmf_activation_row *mmf_activation_find(const char *name);
-
 /* The row of an id (its first name). */
 const mmf_activation_row *mmf_activation_row_of(mmf_activation id);
 

@@ -2,11 +2,13 @@
 #include "problem/environment.h"
 
 #include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 const mmf_variable_row mmf_variables[MMF_ENV_COUNT] = {
-    [MMF_ENV_NUM_THREADS] = {"MATMUL_FUSED_NUM_THREADS", "threads of the CPU back end"},
+    [MMF_ENV_NUM_THREADS] = {"MATMUL_FUSED_NUM_THREADS", "threads of the CPU back end, 1 to 1024"},
     [MMF_ENV_KERNEL] = {"MATMUL_FUSED_KERNEL",
                         "the only kernel that may run (a name from explain)"},
     [MMF_ENV_DISABLE] = {"MATMUL_FUSED_DISABLE", "kernels that may not run, separated by commas"},
@@ -15,6 +17,7 @@ const mmf_variable_row mmf_variables[MMF_ENV_COUNT] = {
 };
 
 static char *values[MMF_ENV_COUNT];
+static char complaints[MMF_ENV_COUNT][256];
 
 static void load(void)
 {
@@ -33,4 +36,17 @@ void mmf_environment_load(void)
 const char *mmf_environment(mmf_variable variable)
 {
     return values[variable];
+}
+
+void mmf_environment_complain(mmf_variable variable, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(complaints[variable], sizeof complaints[variable], format, arguments);
+    va_end(arguments);
+}
+
+const char *mmf_environment_complaint(mmf_variable variable)
+{
+    return complaints[variable][0] ? complaints[variable] : NULL;
 }

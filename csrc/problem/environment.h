@@ -22,6 +22,14 @@ extern const mmf_variable_row mmf_variables[MMF_ENV_COUNT];
  * nothing. */
 void mmf_environment_load(void);
 
+/* Say why a value, or a part of it, is ignored: the reader's verdict on it, for info. At import
+ * only. */
+__attribute__((format(printf, 2, 3))) void mmf_environment_complain(mmf_variable variable,
+                                                                    const char *format, ...);
+
+/* What was said of the variable, or NULL. */
+const char *mmf_environment_complaint(mmf_variable variable);
+
 /* The value at import, or NULL if unset or empty. */
 const char *mmf_environment(mmf_variable variable);
 

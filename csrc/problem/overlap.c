@@ -48,7 +48,69 @@ static layout layout_of(const mmf_tensor *tensor)
     return result;
 }
 
-bool mmf_tensor_overlaps_itself(const mmf_tensor *tensor)
+static int64_t floor_divide(int64_t a, int64_t b)
+{
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+static int64_t divisor_of(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* The search for two elements of one address: index differences, at most count - 1 along each axis,
+ * whose steps add up to nothing. */
+typedef struct search {
+    const axis *axes;
+    int64_t reach[MMF_MAX_RANK], divisor[MMF_MAX_RANK]; /* of this axis and all smaller ones */
+    int left;                                           /* steps until it gives up */
+} search;
+
+/* Can the axes up to `last` add up to distance? */
+static mmf_answer adds_up(search *s, int last, int64_t distance)
+{
+    if (llabs(distance) > s->reach[last] || distance % s->divisor[last] != 0)
+        return MMF_NO;
+    if (last == 0)
+        return MMF_YES;
+    int64_t step = s->axes[last].step, count = s->axes[last].count, below = s->reach[last - 1];
+    int64_t first = -floor_divide(below - distance, step),
+            end = floor_divide(below + distance, step);
+    first = first < 1 - count ? 1 - count : first;
+    end = end > count - 1 ? count - 1 : end;
+    for (int64_t i = first; i <= end; i++) {
+        mmf_answer answer =
+            s->left-- > 0 ? adds_up(s, last - 1, distance - step * i) : MMF_UNDECIDED;
+        if (answer != MMF_NO)
+            return answer;
+    }
+    return MMF_NO;
+}
+
+/* At least two axes, of positive steps. */
+static mmf_answer search_overlap(const layout *t)
+{
+    search s = {.axes = t->axes, .left = 1000000};
+    for (int i = 0; i < t->ndim; i++) {
+        s.reach[i] = t->axes[i].step * (t->axes[i].count - 1) + (i ? s.reach[i - 1] : 0);
+        s.divisor[i] = divisor_of(t->axes[i].step, i ? s.divisor[i - 1] : 0);
+    }
+    for (int i = 1; i < t->ndim; i++) /* the largest axis along which the two differ */
+        for (int64_t x = 1; x < t->axes[i].count && t->axes[i].step * x <= s.reach[i - 1]; x++) {
+            mmf_answer answer =
+                s.left-- > 0 ? adds_up(&s, i - 1, t->axes[i].step * x) : MMF_UNDECIDED;
+            if (answer != MMF_NO)
+                return answer;
+        }
+    return MMF_NO;
+}
+
+mmf_answer mmf_tensor_overlaps_itself(const mmf_tensor *tensor)
 {
     int64_t compact = 1;
     bool is_compact = true;
@@ -57,27 +119,24 @@ bool mmf_tensor_overlaps_itself(const mmf_tensor *tensor)
         compact *= tensor->shape[i];
     }
     if (is_compact || compact == 0)
-        return false;
+        return MMF_NO;
     layout t = layout_of(tensor);
     int64_t extent = t.item;
     bool nested = true;
     for (int i = 0; i < t.ndim; i++) {
         if (t.axes[i].step < t.item)
-            return true;
+            return MMF_YES;
         nested &= t.axes[i].step >= extent;
         extent += t.axes[i].step * (t.axes[i].count - 1);
     }
-    if (nested || t.ndim != 2)
-        return !nested;
+    if (nested)
+        return MMF_NO;
+    if (t.ndim > 2)
+        return search_overlap(&t);
     /* Steps are multiples of the item here (strides count elements): a*i == b*j has a solution
      * inside the axes? */
-    int64_t a = t.axes[0].step, b = t.axes[1].step, r = a, s = b;
-    while (s) {
-        int64_t rest = r % s;
-        r = s;
-        s = rest;
-    }
-    return b / r < t.axes[0].count && a / r < t.axes[1].count;
+    int64_t a = t.axes[0].step, b = t.axes[1].step, divisor = divisor_of(a, b);
+    return b / divisor < t.axes[0].count && a / divisor < t.axes[1].count ? MMF_YES : MMF_NO;
 }
 
 /* Drop zero steps, merge axes that continue each other and fold a dense inner axis into the item.
@@ -97,11 +156,6 @@ static void merge(layout *t)
             t->axes[kept++] = next;
     }
     t->ndim = kept;
-}
-
-static int64_t floor_divide(int64_t a, int64_t b)
-{
-    return a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
 
 /* Do items of two progressions touch, the second one starting distance bytes after the first? */

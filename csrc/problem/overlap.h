@@ -21,9 +21,11 @@ static inline bool mmf_extents_meet(mmf_extent a, mmf_extent b)
  * that cannot be merged; beyond that true wherever the address ranges intersect. */
 bool mmf_tensors_overlap(const mmf_tensor *a, const mmf_tensor *b);
 
-/* True if two elements of the tensor share an address (a zero stride over an axis > 1 included).
- * Exact up to two axes; beyond that true unless the strides nest (each axis steps over the whole of
- * the next smaller one). */
-bool mmf_tensor_overlaps_itself(const mmf_tensor *tensor);
+typedef enum mmf_answer { MMF_NO, MMF_YES, MMF_UNDECIDED } mmf_answer;
+
+/* Do two elements of the tensor share an address (a zero stride over an axis > 1 included)? Exact
+ * up to two axes and wherever the strides nest (each axis steps over the whole of the next smaller
+ * one); beyond that a search, which gives up after a million steps. */
+mmf_answer mmf_tensor_overlaps_itself(const mmf_tensor *tensor);
 
 #endif

@@ -202,13 +202,16 @@ static mmf_status check_output(const char *name, const mmf_tensor *t, const shap
     }
     if (t->readonly)
         return mmf_fail(MMF_VALUE_ERROR, "%s is read-only; pass a writable array", name);
-    if (mmf_tensor_overlaps_itself(t))
-        return mmf_fail(
-            MMF_VALUE_ERROR,
-            "%s has strides that make its elements overlap; pass an array whose elements "
-            "are distinct",
-            name);
-    return MMF_OK;
+    mmf_answer overlaps = mmf_tensor_overlaps_itself(t);
+    if (overlaps == MMF_NO)
+        return MMF_OK;
+    return mmf_fail(MMF_VALUE_ERROR,
+                    overlaps == MMF_YES
+                        ? "%s has strides that make its elements overlap; pass an array whose "
+                          "elements are distinct"
+                        : "%s has strides that do not nest, and whether its elements are distinct "
+                          "takes too long to find out; pass a contiguous array",
+                    name);
 }
 
 /* Fill strides and pointers of every operand but out. */

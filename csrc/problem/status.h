@@ -4,6 +4,16 @@
 #ifndef MMF_STATUS_H
 #define MMF_STATUS_H
 
+#include <stdlib.h> /* __GLIBC__ */
+
+/* A thread-local of a few bytes. glibc ends the process if a new thread has no memory for those of
+ * a library that was loaded at run time, unless they lie in its static block, which is small. */
+#ifdef __GLIBC__
+#define MMF_THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
+#else
+#define MMF_THREAD_LOCAL _Thread_local
+#endif
+
 typedef enum mmf_status {
     MMF_OK = 0,
     MMF_TYPE_ERROR,
@@ -16,7 +26,7 @@ typedef enum mmf_status {
 } mmf_status;
 
 /* Store the text of an error for this thread and return the status, so that callers write `return
- * mmf_fail(...)`. */
+ * mmf_fail(...)`. Without memory for the text it is MMF_NO_MEMORY. */
 __attribute__((cold, format(printf, 2, 3))) mmf_status mmf_fail(mmf_status status,
                                                                 const char *format, ...);
 

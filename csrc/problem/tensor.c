@@ -33,7 +33,11 @@ int64_t mmf_tensor_size(const mmf_tensor *tensor)
 {
     int64_t size = 1;
     for (int i = 0; i < tensor->ndim; i++)
-        size *= tensor->shape[i];
+        if (tensor->shape[i] == 0)
+            return 0;
+    for (int i = 0; i < tensor->ndim; i++)
+        if (__builtin_mul_overflow(size, tensor->shape[i], &size))
+            return INT64_MAX;
     return size;
 }
 
@@ -42,7 +46,8 @@ void mmf_tensor_set_compact(mmf_tensor *tensor)
     int64_t stride = 1;
     for (int i = tensor->ndim - 1; i >= 0; i--) {
         tensor->strides[i] = stride;
-        stride *= tensor->shape[i] > 0 ? tensor->shape[i] : 1;
+        if (__builtin_mul_overflow(stride, tensor->shape[i] > 0 ? tensor->shape[i] : 1, &stride))
+            stride = 0; /* of an empty tensor; of others, a producer lies */
     }
 }
 

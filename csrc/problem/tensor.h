@@ -67,7 +67,7 @@ typedef struct mmf_tensor {
     int64_t strides[MMF_MAX_RANK]; /* in elements; any sign; unspecified where shape is 1 */
 } mmf_tensor;
 
-/* Number of elements (0 if any axis is empty). */
+/* Number of elements: 0 if any axis is empty, INT64_MAX if there are more (a producer may lie). */
 int64_t mmf_tensor_size(const mmf_tensor *tensor);
 
 /* C-contiguous strides for shape. */

@@ -21,6 +21,8 @@ from ._core import (
     set_num_threads,
 )
 from .report import Explanation, Info, explain, info
+from .report import ignored as _ignored
+from .report import printable as _printable
 
 __all__ = [
     "Array",
@@ -54,7 +56,7 @@ def __dir__():
 
 
 def _set_up_logging(level):
-    """Give the logger its NullHandler and, where MATMUL_FUSED_LOG names a level, a handler on stderr."""
+    """Give the logger its NullHandler and, where MATMUL_FUSED_LOG is set, a handler on stderr."""
     logger = logging.getLogger(__name__)
     logger.addHandler(logging.NullHandler())
     if level is None:
@@ -62,17 +64,17 @@ def _set_up_logging(level):
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(name)s: %(levelname)s: %(message)s"))
     logger.addHandler(handler)
-    try:
-        logger.setLevel(level.upper())
-    except ValueError:
-        logger.warning("MATMUL_FUSED_LOG=%s is not a level of logging (debug, info, warning, error)", level)
+    logger.setLevel(logging.getLevelNamesMapping().get(level.upper(), logging.NOTSET))
     return logger
 
 
 def _start():
     facts = _core.info()
-    level = {name: value for name, _, value in facts["environment"]}["MATMUL_FUSED_LOG"]
-    _set_up_logging(level).debug("version %(version)s, kernels %(kernels)s, %(threads)d threads", facts)
+    values = {name: value for name, _, value in facts["environment"]}
+    logger = _set_up_logging(values["MATMUL_FUSED_LOG"])
+    logger.debug("version %(version)s, kernels %(kernels)s, %(threads)d threads", facts)
+    for name, why in _ignored(facts):
+        logger.warning("%s=%s: %s", name, _printable(values[name]), why)
 
 
 _start()

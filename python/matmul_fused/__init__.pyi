@@ -1,5 +1,5 @@
 # The public interface with full texts. What the extension says at run time (help()) is the short form of these.
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, final, overload
+from typing import Any, Final, Literal, Protocol, SupportsIndex, TypeAlias, TypeVar, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -317,7 +317,7 @@ def prepack(
     NotImplementedError for a B of more than two axes.
     """
 
-def set_num_threads(n: int, /) -> None:
+def set_num_threads(n: SupportsIndex, /) -> None:
     """Threads of the CPU back end from the next call on, the calling thread included. ValueError unless 1 to 1024."""
 
 def get_num_threads() -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from . import _core
 
@@ -74,8 +76,16 @@ class Info:
     """(array library, version installed or None); none of them is imported to find out."""
     environment: tuple[tuple[str, str, str | None], ...]
     """(variable, meaning, value at import or None)."""
+    ignored: tuple[tuple[str, str], ...]
+    """(variable, why its value or a part of it is ignored)."""
 
     def __repr__(self) -> str:
+        why = dict(self.ignored)
+        variables = (
+            (name, f"not set: {meaning}" if value is None else printable(value))
+            for name, meaning, value in self.environment
+        )
+        variables = ((name, f"{text} ({why[name]})" if name in why else text) for name, text in variables)
         rows = [
             ("Python", f"{platform.python_version()}, {platform.platform()}"),
             *self.backends,
@@ -83,7 +93,7 @@ class Info:
             ("threads", str(self.threads)),
             ("kernels", ", ".join(self.kernels)),
             *((name, version or "not installed") for name, version in self.libraries),
-            *((name, f"not set: {meaning}" if value is None else value) for name, meaning, value in self.environment),
+            *variables,
         ]
         return table(rows, f"matmul_fused {self.version}")
 
@@ -103,6 +113,20 @@ def _installed(name: str) -> str | None:
         return None
 
 
+def printable(text: str) -> str:
+    """Text with escapes for what a terminal cannot show or would obey."""
+    return repr(text)[1:-1]
+
+
+def ignored(facts: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What the environment says in vain: (variable, why)."""
+    level = next(value for name, _, value in facts["environment"] if name == "MATMUL_FUSED_LOG")
+    rows = [(name, printable(why)) for name, why in facts["ignored"]]
+    if level is not None and level.upper() not in logging.getLevelNamesMapping():
+        rows.append(("MATMUL_FUSED_LOG", "ignored, the levels of logging are debug, info, warning, error and critical"))
+    return tuple(rows)
+
+
 def info() -> Info:
     """The back ends, kernels, libraries and environment variables as matmul_fused sees them."""
     facts = _core.info()
@@ -114,4 +138,5 @@ def info() -> Info:
         threads=facts["threads"],
         libraries=tuple((name, _installed(name)) for name in ("numpy", "torch", "jax", "ml_dtypes")),
         environment=tuple(facts["environment"]),
+        ignored=ignored(facts),
     )

@@ -1,0 +1,175 @@
+"""Every allocation of every entry point fails once, under the preloaded tests/c/failing_malloc.c. Prints "done".
+
+Arguments: "any" (each allocation, Python's and NumPy's included), "aligned" (those of this library for results, panels
+and workspace: their errors must say what was asked for), "threads" (errors of two threads at once).
+"""
+
+import contextlib
+import ctypes
+import gc
+import itertools
+import re
+import sys
+import threading
+
+import numpy as np
+
+import matmul_fused as mf
+
+_library = ctypes.PyDLL(None)
+arm, disarm, alive = (getattr(_library, f"failing_malloc_{name}") for name in ("arm", "disarm", "alive"))
+limit = _library.failing_malloc_limit
+arm.argtypes, alive.restype, limit.argtypes = [ctypes.c_long, ctypes.c_int], ctypes.c_long, [ctypes.c_size_t]
+
+REPEATS = 12
+SAYS = re.compile(r"no memory for (the )?\d+ bytes of ")
+
+
+class Generic:
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **keywords):
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+rng = np.random.default_rng(0)
+A, B, bias = (rng.standard_normal(shape).astype(np.float16) for shape in ((20, 600), (600, 100), 100))
+C, out, z = rng.standard_normal((20, 100)), np.empty((20, 100), np.float16), np.empty((20, 100), np.float32)
+C = C.astype(np.float16)
+stacked, wide = np.stack([B, B]), rng.standard_normal((640, 64)).astype(np.float16)
+array, packed = mf.matmul_fused(Generic(A), B), mf.prepack(B, gate_layout="halves")
+threads = itertools.count(2)
+
+
+def parallel():
+    mf.set_num_threads(next(threads))
+    try:
+        mf.matmul_fused(wide, wide.T)
+    finally:
+        mf.set_num_threads(1)
+
+
+def unknown():
+    with contextlib.suppress(ValueError):
+        mf.matmul_fused(A, B, bias, "relux" + "\0")
+
+
+CALLS = {
+    "call": lambda: mf.matmul_fused(A, B, bias, "gelu"),
+    "out": lambda: mf.matmul_fused(A, B, bias, "swiglu", C=C, preactivation=z, out=out[:, :50]),
+    "generic": lambda: mf.matmul_fused(Generic(A), Generic(B), Generic(bias), multiply=Generic(C)),
+    "batched": lambda: mf.matmul_fused(A, stacked, bias, ("clamp", -1, 1.0), alpha=0.5),
+    "packed": lambda: mf.matmul_fused(A, packed, bias, "geglu", out_dtype="float32"),
+    "dlpack": lambda: (np.from_dlpack(array), array.__dlpack__(copy=True)),
+    "prepack": lambda: mf.prepack(B),
+    "prepack of a gate": lambda: mf.prepack(Generic(B), gate_layout="interleaved"),
+    "prepack of a pair": lambda: mf.prepack((B, Generic(B)), layout="panels64"),
+    "unpack": packed.unpack,
+    "pickle": lambda: (parts := packed.__reduce__())[0](*parts[1]),
+    "explain": lambda: mf._core.explain(A, B, bias, "gelu"),
+    "info": mf._core.info,
+    "force_kernel": lambda: mf._core.force_kernel(None),
+    "set_num_threads": lambda: mf.set_num_threads(np.int64(1)),
+    "error": unknown,
+}
+
+
+def attempt(call, nth, aligned, outcome):
+    """Call it in a thread of its own (whose workspace is new) with the nth allocation failing."""
+    try:
+        arm(nth, aligned)
+        call()
+        failed = disarm()
+    except MemoryError as error:
+        failed = disarm()
+        outcome.append(str(error))
+    except BaseException as error:
+        failed = disarm()
+        outcome.append(error)
+    outcome.append(failed)
+
+
+def in_thread(*arguments):
+    outcome = []
+    thread = threading.Thread(target=attempt, args=(*arguments, outcome))
+    thread.start()
+    thread.join()
+    return outcome
+
+
+def leaked(name, nth, aligned):
+    """Blocks that REPEATS calls leave, and whether the allocation was made."""
+    gc.collect()
+    before = alive()
+    for _ in range(REPEATS):
+        *errors, failed = in_thread(CALLS[name], nth, aligned)
+        assert not any(isinstance(error, BaseException) for error in errors), (name, nth, errors)
+        assert failed or not errors, (name, nth, errors)
+        assert not (aligned and failed) or (errors and SAYS.match(errors[0])), (name, nth, errors)
+    del errors
+    gc.collect()
+    return alive() - before, failed
+
+
+def exhaust(name, aligned):
+    """Fail the first, second, ... allocation until there is none left to fail; how many there were."""
+    for nth in itertools.count(1):
+        blocks, failed = leaked(name, nth, aligned)
+        for _ in range(20):  # caches of Python and NumPy fill at last, a leak leaves a block each time
+            if blocks >= REPEATS:
+                blocks, failed = leaked(name, nth, aligned)
+        assert blocks < REPEATS, f"{name}: {blocks} blocks leaked by {REPEATS} failures of allocation {nth}"
+        if not failed:
+            break
+    return nth - 1
+
+
+def race():
+    """One thread's call fails without the GIL while another fails with it: each gets its own text."""
+    limit(1 << 12)
+    stop = threading.Event()
+    sys.setswitchinterval(1e-5)
+    wrong = []
+
+    def fail():
+        while not stop.is_set():
+            try:
+                mf.matmul_fused(C, C, None, "nonsense")
+            except ValueError as error:
+                if "nonsense" not in str(error):
+                    wrong.append(str(error))
+
+    other = threading.Thread(target=fail)
+    other.start()
+    for _ in range(500):
+        try:
+            mf.matmul_fused(A, B, bias, out=out)
+            wrong.append("no error")
+        except MemoryError as error:
+            if not re.fullmatch(r"no memory for \d+ bytes of workspace on the CPU", str(error)):
+                wrong.append(str(error))
+    stop.set()
+    other.join()
+    assert not wrong, (len(wrong), set(wrong))
+
+
+def main(how):
+    mf.set_num_threads(1)
+    gc.disable()
+    if how == "threads":
+        race()
+        return
+    counts = {name: exhaust(name, how == "aligned") for name in CALLS}
+    wanted = {"call": 1, "out": 1, "generic": 2, "dlpack": 1, "prepack": 1, "prepack of a pair": 1, "unpack": 1}
+    assert all(counts[name] >= least for name, least in wanted.items()), counts
+    for nth in range(1, 20):  # threads that cannot be started are not missed
+        *errors, _ = in_thread(parallel, nth, False)
+        assert all(isinstance(error, str) for error in errors), errors
+
+
+main(sys.argv[1])
+print("done")
