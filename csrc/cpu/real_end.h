@@ -3,7 +3,6 @@
 #undef MMF_REAL
 #undef MMF_REAL_IS_FLOAT
 #undef MMF_REAL_DTYPE
-#undef MMF_MATH
 #undef MMF_TO_F16
 #undef MMF_TO_BF16
 #undef MMF_NR

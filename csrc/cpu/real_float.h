@@ -3,7 +3,6 @@
 #define MMF_REAL float
 #define MMF_REAL_IS_FLOAT
 #define MMF_REAL_DTYPE MMF_FLOAT32
-#define MMF_MATH(name) name##f
 #define MMF_TO_F16 mmf_float_to_f16
 #define MMF_TO_BF16 mmf_float_to_bf16
 #define MMF_NR 16 /* columns of a panel: 64 bytes */
