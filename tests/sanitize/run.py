@@ -23,7 +23,7 @@ from sanitize import planted, toolchain
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--capture=sys")
 ADDRESS_TESTS = ("dlpack", "errors", "aliasing", "overlap", "prepack", "array")
 LIFETIME = "leave_the_cache or keeps_its_module or immutable or outlives or pickled or damaged or live_objects"
-C_CASES = "600"  # random problems of the C tests
+C_CASES = {"address": "600", "thread": "100"}  # random problems of the C tests; most of them take one thread
 THREADS = "share_one_weight or changes_while or do_not_mix or belong_to_their or forced_kernel_is_the or forked"
 _print = threading.Lock()
 
@@ -75,7 +75,7 @@ class Chain:
 
     def c_tests(self) -> None:
         program = toolchain.BUILD / self.sanitizer / "objects" / "test_cpu"
-        self.step("C tests", [str(program), C_CASES], instrumented=True)
+        self.step("C tests", [str(program), C_CASES[self.sanitizer]], instrumented=True)
 
 
 def address(chain: Chain) -> None:
