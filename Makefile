@@ -9,6 +9,8 @@ PYTHON ?=
 # More arguments for pytest, for `python -m matmul_fused bench`.
 PYTEST ?=
 BENCH ?=
+# What was given of the fuzzer's settings (tests/fuzz/run.py says what they are).
+FUZZ = $(foreach name,FUZZ_SEED FUZZ_CALLS FUZZ_CALL FUZZ_JOBS,$(if $($(name)),$(name)=$($(name))))
 
 STAMPS := $(VENV)/stamps
 BIN := $(VENV)/bin
@@ -18,7 +20,7 @@ PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find cmake cs
 C_SOURCES := $(shell find csrc tests/c -name '*.[ch]' -o -name '*.inc')
 PYTHON_SOURCES := python tests tools bench
 
-.PHONY: help demo test test-full bench lint format clean torch
+.PHONY: help demo test test-full sanitize fuzz bench lint format clean torch
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -32,6 +34,12 @@ test: $(STAMPS)/install $(STAMPS)/test torch ## the suite; TORCH= for a run with
 
 test-full: $(STAMPS)/install $(STAMPS)/test torch ## every case of the case list, and the slow tests
 	$(BIN)/python -m pytest --full $(PYTEST)
+
+sanitize: $(STAMPS)/test $(STAMPS)/sanitize torch ## C tests and Python tests under ASan+UBSan and TSan, and planted bugs
+	$(BIN)/python tests/sanitize/run.py
+
+fuzz: $(STAMPS)/test $(STAMPS)/sanitize ## random calls under ASan+UBSan; FUZZ_SEED=, FUZZ_CALLS=, FUZZ_CALL= to repeat one
+	$(FUZZ) $(BIN)/python tests/fuzz/run.py
 
 bench: $(STAMPS)/install torch ## timings beside NumPy and torch
 	$(BIN)/python -m matmul_fused bench $(BENCH)
@@ -63,7 +71,7 @@ $(STAMPS)/install: $(STAMPS)/venv $(PACKAGE)
 	$(PIP) install --quiet $(strip $(WERROR) .)
 	@mv $@.new $@
 
-$(STAMPS)/test $(STAMPS)/lint: $(STAMPS)/%: $(STAMPS)/venv pyproject.toml
+$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/sanitize: $(STAMPS)/%: $(STAMPS)/venv pyproject.toml
 	$(PIP) install --quiet --group $*
 	@touch $@
 

@@ -150,6 +150,11 @@ ROWS: list[tuple[str, str, str]] = [
         "f(misaligned, B)",
         "ValueError: A lies at an address that is no multiple of its item size (4); copy it first",
     ),
+    (
+        "Layouts",
+        "f(as_strided(A, (2, 7), (2**60, 4)), B)",
+        "ValueError: A has lengths and strides that reach farther than any memory",
+    ),
     ("Outputs", "f(A, B, out=readonly)", "ValueError: out is read-only; pass a writable array"),
     (
         "Outputs",

@@ -84,6 +84,16 @@ def test_byte_offset(versioned: bool) -> None:
     check_product(mf.matmul_fused(Producer(view, versioned=versioned, change=change), B))
 
 
+def test_byte_offset_may_wrap_around() -> None:
+    """A negative offset, as an unsigned number."""
+
+    def change(tensor: DLTensor) -> None:
+        tensor.data += 64
+        tensor.byte_offset = 2**64 - 64
+
+    check_product(mf.matmul_fused(Producer(A, change=change), B))
+
+
 def test_negative_and_zero_strides() -> None:
     reverse = A[::-1, ::-1]
     check_product(mf.matmul_fused(Producer(reverse), B), reverse)
@@ -176,6 +186,41 @@ def test_negative_length() -> None:
         mf.matmul_fused(Producer(A, change=change), B)
 
 
+@pytest.mark.parametrize("strides", [True, False])
+@pytest.mark.parametrize("lengths", [(2**62, 2**62), (2**40, 2**40), (2**61, 7)])
+def test_more_elements_than_memory(lengths: tuple[int, int], strides: bool) -> None:
+    def change(tensor: DLTensor) -> None:
+        tensor.shape[0], tensor.shape[1] = lengths
+        if not strides:
+            tensor.strides = None
+
+    producer = Producer(A, change=change)
+    with pytest.raises(BufferError, match="A: its DLPack tensor has more elements than any memory"):
+        mf.matmul_fused(producer, B)
+    assert producer.deleted == 1
+
+
+@pytest.mark.parametrize("stride", [2**62, 2**63 - 1, -(2**63), 2**55])
+def test_strides_beyond_memory(stride: int) -> None:
+    def change(tensor: DLTensor) -> None:
+        tensor.strides[1] = stride
+
+    producer = Producer(A, change=change)
+    with pytest.raises(ValueError, match="A has lengths and strides that reach farther than any memory"):
+        mf.matmul_fused(producer, B, out=np.empty((5, 6), np.float32))
+    assert producer.deleted == 1
+
+
+@pytest.mark.parametrize("shape", [(0, 7), (5, 0)])
+def test_strides_over_nothing_may_be_anything(shape: tuple[int, int]) -> None:
+    def change(tensor: DLTensor) -> None:
+        tensor.strides[0], tensor.strides[1] = 2**62, -(2**63)
+
+    out = np.full((shape[0], 6), np.nan, np.float32)
+    mf.matmul_fused(Producer(np.empty(shape, np.float32), change=change), B[: shape[1]], out=out)
+    assert not out.any()
+
+
 def test_no_memory_is_fine_without_elements() -> None:
     empty = np.empty((0, 7), np.float32)
     result = mf.matmul_fused(Producer(empty, change=set_field(data=None)), B)
@@ -191,6 +236,8 @@ def test_no_memory_is_fine_without_elements() -> None:
         ((1, 0, 0), "returned no pair"),
         (("cpu", 0), "__dlpack_device__.. failed"),
         (RuntimeError("no device"), "__dlpack_device__.. failed"),
+        ((2**32 + 1, 0), r"says \(-1, 0\) but its capsule \(1, 0\)"),
+        ((1, 2**100), r"says \(1, -1\) but its capsule \(1, 0\)"),
     ],
 )
 def test_lying_or_broken_device(device: Any, text: str) -> None:
@@ -311,6 +358,13 @@ def test_exchange_api_of_another_library() -> None:
     assert type(result) is library
     check_product(result.array)
     assert type(mf.matmul_fused(A, library(B))) is np.ndarray
+
+
+def test_exchange_api_result_without_elements() -> None:
+    """Its strides mean nothing: NumPy's are not those of other libraries."""
+    library = make_library()
+    result = mf.matmul_fused(library(np.ones((2, 0, 7), np.float32)), library(B[:, :1]))
+    assert result.array.shape == (2, 0, 1)
 
 
 def test_exchange_api_out() -> None:

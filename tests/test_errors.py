@@ -78,6 +78,7 @@ def make_namespace(call: str) -> dict[str, Any]:
         "strided": lambda shape, strides: np.ndarray(shape, np.float32, np.empty(256, np.float32), 0, strides),
         "odd_stride": np.ndarray((5, 7), np.float32, raw.data, 0, (29, 4)),
         "misaligned": np.ndarray((5, 7), np.float32, raw.data, 1, (28, 4)),
+        "as_strided": np.lib.stride_tricks.as_strided,
         "ArrayProtocolOnly": ArrayProtocolOnly,
     }
     if "torch" in call:

@@ -24,9 +24,26 @@ mmf_status mmf_check_rank(const char *name, int64_t ndim)
                     (long long)ndim, MMF_MAX_RANK);
 }
 
-mmf_status mmf_check_alignment(const char *name, const mmf_tensor *tensor)
+/* Elements that one axis may step over: far beyond any memory, and small enough that later layers
+ * add and multiply lengths and strides without overflow. */
+#define MMF_AXIS_REACH (INT64_C(1) << 54)
+
+mmf_status mmf_check_memory(const char *name, mmf_tensor *tensor)
 {
     int64_t size = mmf_dtypes[tensor->dtype].size;
+    bool empty = false, reaches_too_far = false;
+    for (int i = 0; i < tensor->ndim; i++) {
+        int64_t steps = tensor->shape[i] - 1, reach;
+        empty |= steps < 0;
+        reaches_too_far |=
+            steps > 0 && (__builtin_mul_overflow(steps, tensor->strides[i], &reach) ||
+                          reach > MMF_AXIS_REACH || reach < -MMF_AXIS_REACH);
+    }
+    if (empty) /* strides over nothing may be anything */
+        mmf_tensor_set_compact(tensor);
+    else if (reaches_too_far)
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "%s has lengths and strides that reach farther than any memory", name);
     if (((uintptr_t)tensor->data & (uintptr_t)(size - 1)) == 0)
         return MMF_OK;
     return mmf_fail(
@@ -85,12 +102,17 @@ mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *t
         status = mmf_check_rank(name, dl->ndim);
     if (status)
         return status;
-    tensor->data = dl->data ? (char *)dl->data + dl->byte_offset : NULL;
+    /* As numbers: offsets may be negative ones that wrap around. */
+    tensor->data = dl->data ? (void *)((uintptr_t)dl->data + dl->byte_offset) : NULL;
     tensor->ndim = dl->ndim;
     tensor->readonly = false;
+    int64_t bytes = mmf_dtypes[tensor->dtype].size; /* 0-long axes left out */
     for (int i = 0; i < dl->ndim; i++) {
         if (dl->shape[i] < 0)
             return mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack tensor has a negative length", name);
+        if (dl->shape[i] && __builtin_mul_overflow(bytes, dl->shape[i], &bytes))
+            return mmf_fail(MMF_BUFFER_ERROR,
+                            "%s: its DLPack tensor has more elements than any memory", name);
         tensor->shape[i] = dl->shape[i];
         if (dl->strides)
             tensor->strides[i] = dl->strides[i];
@@ -99,7 +121,7 @@ mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *t
         mmf_tensor_set_compact(tensor);
     if (!dl->data && mmf_tensor_size(tensor))
         return mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack tensor has elements but no memory", name);
-    return mmf_check_alignment(name, tensor);
+    return mmf_check_memory(name, tensor);
 }
 
 mmf_status mmf_import_tensor(mmf_state *state, PyObject *object, const char *name,

@@ -41,8 +41,9 @@ mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *t
 /* The refusal of a dtype, given its text. */
 mmf_status mmf_refuse_dtype(const char *name, const char *dtype);
 
-/* Rank, alignment: checks shared by every way of import. */
+/* Rank, strides and alignment: checks shared by every way of import. Strides of an empty tensor
+ * become compact. */
 mmf_status mmf_check_rank(const char *name, int64_t ndim);
-mmf_status mmf_check_alignment(const char *name, const mmf_tensor *tensor);
+mmf_status mmf_check_memory(const char *name, mmf_tensor *tensor);
 
 #endif

@@ -16,6 +16,14 @@ static void drop(PyObject *object)
     PyErr_Restore(type, value, traceback);
 }
 
+/* One item of the pair; -1, which is no device, for what no int32_t holds. */
+static int32_t device_number(PyObject *item)
+{
+    int overflow;
+    long number = PyLong_AsLongAndOverflow(item, &overflow);
+    return overflow || number != (int32_t)number ? -1 : (int32_t)number;
+}
+
 /* (type, id) of __dlpack_device__(). */
 static mmf_status ask_device(mmf_state *state, PyObject *object, const char *name, DLDevice *device)
 {
@@ -24,8 +32,8 @@ static mmf_status ask_device(mmf_state *state, PyObject *object, const char *nam
         return call_failed(state, name, "__dlpack_device__");
     bool is_pair = PyTuple_Check(pair) && PyTuple_Size(pair) == 2;
     if (is_pair) {
-        device->device_type = (int32_t)PyLong_AsLong(PyTuple_GetItem(pair, 0));
-        device->device_id = PyErr_Occurred() ? 0 : (int32_t)PyLong_AsLong(PyTuple_GetItem(pair, 1));
+        device->device_type = device_number(PyTuple_GetItem(pair, 0));
+        device->device_id = PyErr_Occurred() ? 0 : device_number(PyTuple_GetItem(pair, 1));
     }
     mmf_status status = PyErr_Occurred() ? call_failed(state, name, "__dlpack_device__") : MMF_OK;
     drop(pair);

@@ -115,7 +115,7 @@ mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name
                 "first",
                 name, (long long)strides[i], (long long)size);
     }
-    return mmf_check_alignment(name, tensor);
+    return mmf_check_memory(name, tensor);
 }
 
 PyObject *mmf_numpy_new(mmf_state *state, mmf_tensor *tensor)

@@ -102,7 +102,8 @@ static PyObject *new_exchange(mmf_state *state, const mmf_import *a, mmf_tensor 
                                          "FakeTensorMode or functionalize is active; call "
                                          "matmul_fused outside of it"));
     }
-    for (int i = 0; view->strides && i < tensor->ndim; i++)
+    bool strided = view->strides && mmf_tensor_size(tensor); /* over nothing any strides will do */
+    for (int i = 0; strided && i < tensor->ndim; i++)
         if (tensor->shape[i] > 1 && view->strides[i] != tensor->strides[i]) {
             if (managed->deleter)
                 managed->deleter(managed);
