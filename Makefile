@@ -18,7 +18,7 @@ PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find cmake cs
 C_SOURCES := $(shell find csrc tests/c -name '*.[ch]' -o -name '*.inc')
 PYTHON_SOURCES := python tests tools bench
 
-.PHONY: help demo test test-full bench lint format clean torch
+.PHONY: help demo test test-full bench wheel aarch64 lint format clean torch
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -35,6 +35,18 @@ test-full: $(STAMPS)/install $(STAMPS)/test torch ## every case of the case list
 
 bench: $(STAMPS)/install torch ## timings beside NumPy and torch
 	$(BIN)/python -m matmul_fused bench $(BENCH)
+
+wheel: $(STAMPS)/wheel ## the wheels, into dist/; checked, and tried on every Python found
+	$(BIN)/python tools/wheel_build.py
+	$(BIN)/python -m pytest --full tests/test_wheel.py
+	$(BIN)/python tools/wheel_try.py
+
+aarch64: $(STAMPS)/wheel ## the C tests for aarch64, under emulation
+	emulator=$$(sh tools/qemu_aarch64.sh build/qemu) && ZIG=$$($(BIN)/python tools/wheel_build.py zig) \
+	    $(BIN)/cmake --fresh -S . -B build/aarch64 --toolchain cmake/zig.cmake -DMMF_ZIG_ARCH=aarch64 \
+	    -DCMAKE_CROSSCOMPILING_EMULATOR="$$emulator" -DMMF_BUILD_EXTENSION=OFF -DMMF_BUILD_TESTS=ON -DMMF_TEST_CASES=150 $(if $(CI),-DMMF_WERROR=ON)
+	$(BIN)/cmake --build build/aarch64 --parallel $$(nproc)
+	$(BIN)/ctest --test-dir build/aarch64 --verbose --no-tests=error
 
 lint: $(STAMPS)/install $(STAMPS)/lint ## formatting, types, spelling, the house rules
 	$(BIN)/ruff check $(PYTHON_SOURCES)
@@ -63,7 +75,7 @@ $(STAMPS)/install: $(STAMPS)/venv $(PACKAGE)
 	$(PIP) install --quiet $(strip $(WERROR) .)
 	@mv $@.new $@
 
-$(STAMPS)/test $(STAMPS)/lint: $(STAMPS)/%: $(STAMPS)/venv pyproject.toml
+$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/wheel: $(STAMPS)/%: $(STAMPS)/venv pyproject.toml
 	$(PIP) install --quiet --group $*
 	@touch $@
 
