@@ -18,8 +18,8 @@ set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR ${MMF_ZIG_ARCH})
 set(CMAKE_C_COMPILER "${zig}" cc -target ${MMF_ZIG_ARCH}-linux-gnu.2.28)
 
-# Left to itself zig traps on undefined behaviour in debug builds, keeps frame pointers, writes debug information, and
-# compiles -O3 as -O2.
+# Left to itself zig traps on undefined behaviour in builds without optimisation, keeps frame pointers and writes debug
+# information. What follows -O is its choice: it compiles -O3 as -O2 (no slower here, as measured with -Xclang -O3).
 set(CMAKE_C_FLAGS_INIT "-fno-sanitize=undefined -fomit-frame-pointer -g0")
 set(CMAKE_MODULE_LINKER_FLAGS_INIT "-s")
 

@@ -57,5 +57,5 @@ def test_check_bites(bug, architecture, tmp_path):
     if refusal is None:
         wheel_build.check(planted)
     else:
-        with pytest.raises(wheel_build.Refused, match=rf"(?s)^{planted.name}: {refusal}"):
+        with pytest.raises(wheel_build.RefusedError, match=rf"(?s)^{planted.name}: {refusal}"):
             wheel_build.check(planted)

@@ -1,4 +1,4 @@
-"""Build and check the wheels: `python tools/wheel_build.py [ARCHITECTURE ...]` writes dist/*.whl, for x86_64 and aarch64.
+"""Build and check the wheels: `python tools/wheel_build.py [x86_64 | aarch64]` writes dist/*.whl, for one or both.
 
 `python tools/wheel_build.py zig` prints where the compiler is.
 
@@ -20,7 +20,7 @@ ARCHITECTURES = ("x86_64", "aarch64")
 GLIBC = (2, 28)  # as in cmake/zig.cmake
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A wheel that may not be published, and why."""
 
 
@@ -74,18 +74,18 @@ def _tool(name, *arguments):
 
 
 def check(wheel):
-    """Refused unless the wheel runs wherever its tags say; what auditwheel found."""
+    """An error unless the wheel runs wherever its tags say; what auditwheel found."""
     done = _tool("auditwheel", "show", "--json", wheel)
     found = json.loads(done.stdout or "{}")
     if done.returncode or "overall_tag" not in found:
-        raise Refused(f"{wheel.name}: auditwheel: {found.get('error', done.stderr)}")
+        raise RefusedError(f"{wheel.name}: auditwheel: {found.get('error', done.stderr)}")
     tag = found["overall_tag"]  # manylinux_2_17_x86_64, or linux_x86_64: not for every machine
     family, _, version = tag.partition("_")
     if family != "manylinux" or tuple(map(int, version.split("_")[:2])) > GLIBC:
-        raise Refused(f"{wheel.name}: auditwheel says {tag}: {found['versioned_symbols']}, {found['external_libs']}")
+        raise RefusedError(f"{wheel.name}: auditwheel says {tag}: {found['versioned_symbols']}, {found['external_libs']}")
     done = _tool("abi3audit", "--strict", "--report", wheel)
     if done.returncode:
-        raise Refused(f"{wheel.name}: abi3audit: {done.stdout}{done.stderr}")
+        raise RefusedError(f"{wheel.name}: abi3audit: {done.stdout}{done.stderr}")
     return found
 
 
@@ -99,5 +99,5 @@ def main(*architectures):
 if __name__ == "__main__":
     try:
         print(zig()) if sys.argv[1:] == ["zig"] else main(*sys.argv[1:])
-    except Refused as refused:
+    except RefusedError as refused:
         sys.exit(str(refused))

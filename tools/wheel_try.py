@@ -66,7 +66,8 @@ def try_wheel(wheel, interpreter, folder):
     imports = [
         list(map(float, subprocess.check_output([python, "-c", IMPORT], text=True, cwd="/").split())) for _ in range(9)
     ]
-    row["import_numpy_ms"], row["import_ms"] = (1000 * statistics.median(column) for column in zip(*imports, strict=True))
+    medians = map(statistics.median, zip(*imports, strict=True))
+    row["import_numpy_ms"], row["import_ms"] = (1000 * median for median in medians)
     subprocess.run([*pip, "--group", f"{ROOT}/pyproject.toml:wheel-test"], check=True)
     command = [python, "-m", "pytest", "-q", "-r", "fE", "-p", "no:cacheprovider", "-k", CHOICE, *TESTS]
     start = time.perf_counter()
