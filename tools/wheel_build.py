@@ -82,7 +82,8 @@ def check(wheel):
     tag = found["overall_tag"]  # manylinux_2_17_x86_64, or linux_x86_64: not for every machine
     family, _, version = tag.partition("_")
     if family != "manylinux" or tuple(map(int, version.split("_")[:2])) > GLIBC:
-        raise RefusedError(f"{wheel.name}: auditwheel says {tag}: {found['versioned_symbols']}, {found['external_libs']}")
+        needs = f"{found['versioned_symbols']}, {found['external_libs']}"
+        raise RefusedError(f"{wheel.name}: auditwheel says {tag}: {needs}")
     done = _tool("abi3audit", "--strict", "--report", wheel)
     if done.returncode:
         raise RefusedError(f"{wheel.name}: abi3audit: {done.stdout}{done.stderr}")
