@@ -37,7 +37,7 @@ def _include_folder():
     What the limited API reads of it is the same on both.
     """
     headers = Path(sysconfig.get_path("include"))
-    debian = headers.parent / sysconfig.get_config_var("MULTIARCH") / headers.name / "pyconfig.h"
+    debian = headers.parent / (sysconfig.get_config_var("MULTIARCH") or "") / headers.name / "pyconfig.h"
     for architecture in ARCHITECTURES if debian.is_file() else ():
         folder = WORK / "include" / f"{architecture}-linux-gnu" / headers.name
         folder.mkdir(parents=True, exist_ok=True)

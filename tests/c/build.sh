@@ -8,7 +8,7 @@ out=${OUT:-/tmp/mmf_test_cpu}
 cc=${CC:-gcc}
 flags="-std=gnu11 -O3 -g -Wall -Wextra -Werror -Wno-psabi -Icsrc $*"
 mkdir -p "$out"
-architecture=$(printf '__x86_64__ __aarch64__\n' | $cc -x c -E -P - | sed -n 's/^1 __aarch64__$/x86_64/p;s/^__x86_64__ 1$/aarch64/p')
+architecture=$($cc -dM -E -x c /dev/null | sed -n 's/^#define __\(x86_64\|aarch64\)__ 1$/\1/p')
 objects=
 for file in csrc/problem/status.c csrc/problem/tensor.c csrc/problem/activation.c \
     csrc/problem/environment.c csrc/cpu/*.c csrc/cpu/kernels/*.c tests/c/test_cpu.c tests/c/cpu_*.c; do
