@@ -20,11 +20,11 @@ PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find cmake cs
 C_SOURCES := $(shell find csrc tests/c -name '*.[ch]' -o -name '*.inc')
 PYTHON_SOURCES := python tests tools bench
 
-.PHONY: help demo test test-full sanitize fuzz bench lint format clean torch
+.PHONY: help demo test test-full sanitize fuzz wheel aarch64 bench lint format clean torch
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMPS)/install ## install into .venv and run the example of the README
 	$(BIN)/python tools/readme.py README.md
@@ -43,6 +43,19 @@ fuzz: $(STAMPS)/test $(STAMPS)/sanitize ## random calls under ASan+UBSan; FUZZ_S
 
 bench: $(STAMPS)/install torch ## timings beside NumPy and torch
 	$(BIN)/python -m matmul_fused bench $(BENCH)
+
+wheel: $(STAMPS)/wheel ## the wheels, into dist/; checked, and tried on every Python found
+	$(BIN)/python tools/wheel_build.py
+	$(BIN)/python -m pytest --full tests/test_wheel.py
+	$(BIN)/python tools/wheel_try.py
+
+aarch64: $(STAMPS)/wheel ## the C tests for aarch64, under emulation
+	emulator=$$(sh tools/qemu_aarch64.sh build/qemu) && ZIG=$$($(BIN)/python tools/wheel_build.py zig) \
+	    $(BIN)/cmake --fresh -S . -B build/aarch64 --toolchain cmake/zig.cmake -DMMF_ZIG_ARCH=aarch64 \
+	    -DCMAKE_CROSSCOMPILING_EMULATOR="$$emulator" -DMMF_WERROR=$(if $(CI),ON,OFF) \
+	    -DMMF_BUILD_EXTENSION=OFF -DMMF_BUILD_TESTS=ON -DMMF_TEST_CASES=150
+	$(BIN)/cmake --build build/aarch64 --parallel $$(nproc)
+	$(BIN)/ctest --test-dir build/aarch64 --verbose --no-tests=error
 
 lint: $(STAMPS)/install $(STAMPS)/lint ## formatting, types, spelling, the house rules
 	$(BIN)/ruff check $(PYTHON_SOURCES)
@@ -71,7 +84,7 @@ $(STAMPS)/install: $(STAMPS)/venv $(PACKAGE)
 	$(PIP) install --quiet $(strip $(WERROR) .)
 	@mv $@.new $@
 
-$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/sanitize: $(STAMPS)/%: $(STAMPS)/venv pyproject.toml
+$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/sanitize $(STAMPS)/wheel: $(STAMPS)/%: $(STAMPS)/venv pyproject.toml
 	$(PIP) install --quiet --group $*
 	@touch $@
 

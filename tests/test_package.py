@@ -6,7 +6,6 @@ import importlib.util
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -81,34 +80,6 @@ def test_sdist_builds_again_from_itself(wheel, tmp_path):
     code = "import matmul_fused as m, numpy as n; print(m.__file__); print(m.matmul_fused(n.eye(2), n.eye(2)).tolist())"
     lines = python("-c", code, PYTHONPATH=str(tmp_path)).stdout.splitlines()
     assert lines == [str(tmp_path / "matmul_fused/__init__.py"), "[[1.0, 0.0], [0.0, 1.0]]"]
-
-
-def _other_pythons():
-    """Interpreters on this machine from 3.11 on, less the version that runs."""
-    named = (shutil.which(f"python3.{minor}") for minor in range(11, 20))
-    found = {}
-    for path in (*filter(None, named), *map(str, Path.home().glob(".pyenv/versions/3.*/bin/python3"))):
-        done = subprocess.run(
-            [path, "-c", "import sys; print(*sys.version_info[:2])"], check=False, capture_output=True, text=True
-        )
-        version = tuple(map(int, done.stdout.split()))
-        if version >= (3, 11) and version != sys.version_info[:2]:
-            found.setdefault(version, path)
-    return found
-
-
-@pytest.mark.slow
-def test_one_wheel_for_every_python(wheel, tmp_path):
-    pythons = _other_pythons()
-    if not pythons:
-        pytest.skip("no other Python from 3.11 on")
-    for version, path in pythons.items():
-        folder = tmp_path / ".".join(map(str, version))
-        subprocess.run([path, "-m", "venv", str(folder)], check=True)
-        subprocess.run([folder / "bin/python", "-m", "pip", "install", "--quiet", str(wheel)], check=True)
-        command = [folder / "bin/python", "-W", "error", "-m", "matmul_fused", "check", "--quick"]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        assert done.returncode == 0, f"Python {version}: {done.stdout}{done.stderr}"
 
 
 # --- import ---

@@ -2,7 +2,7 @@
 #include "check.h"
 #include "cpu/convert.h"
 
-static const mmf_kernel_row *const rows[] = {&mmf_cpu_blocked_avx2, &mmf_cpu_blocked};
+static const mmf_kernel_row *const rows[] = {VECTOR_ROWS};
 
 /* The 16-bit value nearest to x, ties to even, by search among neighbours. */
 static uint16_t nearest16(int dtype, double x)
@@ -213,7 +213,7 @@ void test_activations(void)
         getenv("MMF_TEST_EVERY_16TH"); /* a row's name. Minutes: the source of the stated maxima */
     char reason[MMF_REASON_TEXT];
     const mmf_problem nothing = {0};
-    for (int r = 0; r < 2; r++) {
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         if (!rows[r]->supports(&nothing, reason) || (full && strcmp(full, rows[r]->name) != 0))
             continue;
         for (int id = 0; id < MMF_ACT_COUNT; id++) {
@@ -311,7 +311,7 @@ void test_accuracy(void)
     static const int depths[] = {16, 24, 32, 64, 127, 384, 500, 1024, 3000, 8192};
     char reason[MMF_REASON_TEXT];
     const mmf_problem nothing = {0};
-    for (int r = 0; r < 2; r++) {
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         for (size_t d = 0;
              rows[r]->supports(&nothing, reason) && d < sizeof depths / sizeof *depths; d++) {
             rms_of(rows[r], 64, 64, depths[d], false, true);

@@ -193,8 +193,8 @@ static void time_one(const mmf_kernel_row *row, int dtype, int64_t m, int64_t n,
 
 void time_rows(void)
 {
-    const mmf_kernel_row *rows[] = {&mmf_cpu_blocked_avx2, &mmf_cpu_blocked};
-    for (int r = 0; r < 2; r++) {
+    const mmf_kernel_row *rows[] = {VECTOR_ROWS};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         time_one(rows[r], MMF_FLOAT32, 1, 64, 64, false, 0, MMF_ACT_RELU, 1);
         time_one(rows[r], MMF_FLOAT32, 1, 64, 64, true, 0, MMF_ACT_RELU, 1);
         time_one(rows[r], MMF_FLOAT32, 8, 64, 64, false, 0, MMF_ACT_RELU, 1);

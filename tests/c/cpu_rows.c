@@ -2,8 +2,7 @@
  */
 #include "check.h"
 
-static const mmf_kernel_row *const rows[] = {&mmf_cpu_blocked_avx2, &mmf_cpu_blocked,
-                                             &mmf_cpu_reference};
+static const mmf_kernel_row *const rows[] = {VECTOR_ROWS, &mmf_cpu_reference};
 
 #define GUARD 8
 

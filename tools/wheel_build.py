@@ -1,0 +1,104 @@
+"""Build and check the wheels: `python tools/wheel_build.py [x86_64 | aarch64]` writes dist/*.whl, for one or both.
+
+`python tools/wheel_build.py zig` prints where the compiler is.
+
+zig's clang compiles for both, whatever this machine is (cmake/zig.cmake). auditwheel refuses symbols that are newer
+than manylinux_2_28 and libraries that are not everywhere, abi3audit refuses what is outside the stable ABI of the tag.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+WORK, DIST = ROOT / "build/wheel", ROOT / "dist"
+ARCHITECTURES = ("x86_64", "aarch64")
+GLIBC = (2, 28)  # as in cmake/zig.cmake
+
+
+class RefusedError(Exception):
+    """A wheel that may not be published, and why."""
+
+
+def zig():
+    """The compiler of the PyPI package ziglang."""
+    import ziglang
+
+    return str(Path(ziglang.__file__).parent / "zig")
+
+
+def _include_folder():
+    """Debian keeps pyconfig.h in a folder of the architecture, which a cross compiler does not search.
+
+    What the limited API reads of it is the same on both.
+    """
+    headers = Path(sysconfig.get_path("include"))
+    debian = headers.parent / (sysconfig.get_config_var("MULTIARCH") or "") / headers.name / "pyconfig.h"
+    for architecture in ARCHITECTURES if debian.is_file() else ():
+        folder = WORK / "include" / f"{architecture}-linux-gnu" / headers.name
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(debian, folder)
+    return WORK / "include"
+
+
+def build(architecture):
+    """The wheel of one architecture, in dist/."""
+    settings = {
+        "build-dir": WORK / architecture,
+        "cmake.toolchain-file": ROOT / "cmake/zig.cmake",
+        "cmake.define.MMF_ZIG_ARCH": architecture,
+        "cmake.define.MMF_WERROR": "ON" if os.environ.get("CI") else "OFF",
+        "install.strip": "false",  # the linker does; this machine's strip may not know the architecture
+    }
+    environment = {
+        "ZIG": zig(),
+        "CFLAGS": f"-idirafter {_include_folder()}",
+        "_PYTHON_HOST_PLATFORM": "manylinux_{}_{}-{}".format(*GLIBC, architecture),  # the tag; check() holds it true
+    }
+    shutil.rmtree(WORK / "new", ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    command += ["--wheel-dir", str(WORK / "new"), *(f"-C{name}={value}" for name, value in settings.items()), str(ROOT)]
+    subprocess.run(command, check=True, env=os.environ | environment)
+    (new,) = (WORK / "new").glob("*.whl")
+    DIST.mkdir(exist_ok=True)
+    return new.replace(DIST / new.name)
+
+
+def _tool(name, *arguments):
+    command = [sys.executable, "-m", name, *map(str, arguments)]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def check(wheel):
+    """An error unless the wheel runs wherever its tags say; what auditwheel found."""
+    done = _tool("auditwheel", "show", "--json", wheel)
+    found = json.loads(done.stdout or "{}")
+    if done.returncode or "overall_tag" not in found:
+        raise RefusedError(f"{wheel.name}: auditwheel: {found.get('error', done.stderr)}")
+    tag = found["overall_tag"]  # manylinux_2_17_x86_64, or linux_x86_64: not for every machine
+    family, _, version = tag.partition("_")
+    if family != "manylinux" or tuple(map(int, version.split("_")[:2])) > GLIBC:
+        needs = f"{found['versioned_symbols']}, {found['external_libs']}"
+        raise RefusedError(f"{wheel.name}: auditwheel says {tag}: {needs}")
+    done = _tool("abi3audit", "--strict", "--report", wheel)
+    if done.returncode:
+        raise RefusedError(f"{wheel.name}: abi3audit: {done.stdout}{done.stderr}")
+    return found
+
+
+def main(*architectures):
+    for architecture in architectures or ARCHITECTURES:
+        wheel = build(architecture)
+        found = check(wheel)
+        print(f"{wheel.relative_to(ROOT)}: {wheel.stat().st_size / 1024:.0f} KiB, stable ABI, {found['overall_tag']}")
+
+
+if __name__ == "__main__":
+    try:
+        print(zig()) if sys.argv[1:] == ["zig"] else main(*sys.argv[1:])
+    except RefusedError as refused:
+        sys.exit(str(refused))

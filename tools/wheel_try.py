@@ -1,0 +1,107 @@
+"""Try the wheel of dist/ on every CPython from 3.11 on that this machine has: `python tools/wheel_try.py`.
+
+Each gets a fresh virtual environment with the wheel, NumPy and pytest, and runs a part of the suite that needs no more.
+Seconds and sizes are printed and written to build/reports/wheel.json.
+"""
+
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TESTS = ("tests/test_sweep.py", "tests/test_dlpack.py", "tests/test_errors.py")
+CHOICE = "not test_sample or chosen"  # of the sweep: each case as the plan chooses
+FACTS = (
+    "import platform, sys, sysconfig; print(platform.python_implementation(), sys.version_info >= (3, 11), "
+    "sysconfig.get_config_var('Py_GIL_DISABLED') or 0, platform.python_version(), sys.base_prefix)"
+)
+IMPORT = """
+import time
+start = time.perf_counter()
+import numpy
+between = time.perf_counter()
+import matmul_fused
+print(between - start, time.perf_counter() - between)
+"""
+
+
+def pythons():
+    """version -> interpreter, for every CPython >= 3.11 with the stable ABI (free-threaded builds have another)."""
+    folders = [*os.environ["PATH"].split(os.pathsep), "/usr/bin", "/usr/local/bin"]
+    folders += map(str, Path.home().glob(".pyenv/versions/*/bin"))
+    paths = [path for folder in folders for path in sorted(Path(folder).glob("python3.*"))]
+    found = {}
+    for path in paths:
+        if not re.fullmatch(r"python3\.\d+", path.name):
+            continue
+        done = subprocess.run([path, "-I", "-c", FACTS], check=False, capture_output=True, text=True)
+        if done.returncode == 0 and done.stdout.startswith("CPython True 0 "):
+            version, prefix = done.stdout.split()[3:]
+            found.setdefault((version, prefix), path)
+    return {f"{version} ({prefix})": path for (version, prefix), path in sorted(found.items())}
+
+
+def seconds(command, **keywords):
+    start = time.perf_counter()
+    subprocess.run(list(map(str, command)), check=True, **keywords)
+    return time.perf_counter() - start
+
+
+def try_wheel(wheel, interpreter, folder):
+    """Install and test in a virtual environment at folder. The figures."""
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([interpreter, "-m", "venv", "--without-pip", folder], check=True)  # Debian may lack ensurepip
+    python = folder / "bin/python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--only-binary=:all:"]
+    row = {"install_with_numpy_s": seconds([*pip, wheel])}
+    row["install_s"] = seconds([*pip, "--force-reinstall", "--no-deps", wheel])
+    environment = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTHONPATH")}
+    imports = [
+        list(map(float, subprocess.check_output([python, "-c", IMPORT], text=True, cwd="/").split())) for _ in range(9)
+    ]
+    medians = map(statistics.median, zip(*imports, strict=True))
+    row["import_numpy_ms"], row["import_ms"] = (1000 * median for median in medians)
+    subprocess.run([*pip, "--group", f"{ROOT}/pyproject.toml:wheel-test"], check=True)
+    command = [python, "-m", "pytest", "-q", "-r", "fE", "-p", "no:cacheprovider", "-k", CHOICE, *TESTS]
+    start = time.perf_counter()
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, env=environment)
+    row["test_s"] = time.perf_counter() - start
+    passed = re.search(r"(\d+) passed", done.stdout)
+    if done.returncode or not passed:
+        sys.exit(f"{interpreter}: {done.stdout}{done.stderr}")
+    row["passed"] = int(passed[1])
+    return row
+
+
+def main():
+    wheels = list((ROOT / "dist").glob(f"*manylinux*_{platform.machine()}.whl"))
+    if len(wheels) != 1:
+        sys.exit(f"dist/ holds {len(wheels)} wheels for {platform.machine()}; make wheel builds one")
+    (wheel,) = wheels
+    report = {"wheel": wheel.name, "bytes": wheel.stat().st_size, "pythons": {}}
+    for name, interpreter in pythons().items():
+        row = try_wheel(wheel, interpreter, ROOT / "build/wheel/venv")
+        report["pythons"][name] = row
+        print(
+            f"CPython {name}: {row['passed']} tests passed in {row['test_s']:.0f} s; "
+            f"installed in {row['install_s']:.1f} s (with NumPy {row['install_with_numpy_s']:.1f}), "
+            f"imported in {row['import_ms']:.1f} ms (NumPy before it {row['import_numpy_ms']:.0f})",
+            flush=True,
+        )
+    if not report["pythons"]:
+        sys.exit("no CPython from 3.11 on was found")
+    path = ROOT / "build/reports/wheel.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"{wheel.name}: {report['bytes'] / 1024:.0f} KiB; figures in {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
