@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import platform
@@ -99,9 +100,15 @@ class Info:
 
 
 def explain(*args: object, **kwargs: object) -> Explanation:
-    """What matmul_fused would run for these arguments, and why every earlier kernel of the list refused."""
+    """What matmul_fused would run for these arguments, and why every earlier kernel of the list refused.
+
+    Takes the arguments of matmul_fused, raises what it would raise, computes nothing and writes nothing.
+    """
     facts = _core.explain(*args, **kwargs)
     return Explanation(**{**facts, "refused": tuple(facts["refused"])})
+
+
+explain.__signature__ = inspect.signature(_core.explain)  # type: ignore[attr-defined]
 
 
 def _installed(name: str) -> str | None:
