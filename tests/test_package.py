@@ -285,13 +285,15 @@ def test_info_prints_as_a_table():
 
 def test_info_finds_libraries_without_importing_them():
     code = (
-        "import sys, matmul_fused as m; i = m.info(); print(dict(i.libraries)); "
+        "import sys, matmul_fused as m; i = m.info(); print({n: rest for n, *rest in i.libraries}); "
         "print([n for n in ('torch', 'jax', 'ml_dtypes') if n in sys.modules])"
     )
     found, imported = map(ast.literal_eval, python("-c", code).stdout.splitlines())
-    for name, version in found.items():
-        assert (version is None) == (importlib.util.find_spec(name) is None)
-    assert found["numpy"] == np.__version__
+    for name, (version, folder) in found.items():
+        spec = importlib.util.find_spec(name)
+        assert (version is None) == (spec is None)
+        assert folder == (spec and str(Path(spec.origin).parent))
+    assert found["numpy"] == [np.__version__, str(Path(np.__file__).parent)]
     assert imported == []
 
 

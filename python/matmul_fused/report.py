@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,8 +74,8 @@ class Info:
     """Instruction sets found that kernels use."""
     threads: int
     """Threads of the CPU back end, the calling thread included."""
-    libraries: tuple[tuple[str, str | None], ...]
-    """(array library, version installed or None); none of them is imported to find out."""
+    libraries: tuple[tuple[str, str | None, str | None], ...]
+    """(array library, version installed or None, its folder or None); none of them is imported to find out."""
     environment: tuple[tuple[str, str, str | None], ...]
     """(variable, meaning, value at import or None)."""
     ignored: tuple[tuple[str, str], ...]
@@ -93,7 +94,10 @@ class Info:
             ("CPU features", self.cpu_features or "none that a kernel uses"),
             ("threads", str(self.threads)),
             ("kernels", ", ".join(self.kernels)),
-            *((name, version or "not installed") for name, version in self.libraries),
+            *(
+                (name, f"{version} in {where}" if version else "not installed")
+                for name, version, where in self.libraries
+            ),
             *variables,
         ]
         return table(rows, f"matmul_fused {self.version}")
@@ -111,13 +115,17 @@ def explain(*args: object, **kwargs: object) -> Explanation:
 explain.__signature__ = inspect.signature(_core.explain)  # type: ignore[attr-defined]
 
 
-def _installed(name: str) -> str | None:
+def _installed(name: str) -> tuple[str, str | None, str | None]:
+    """(name, version, folder) of a library, as it would be imported."""
     import importlib.metadata  # 40 ms: not at import
+    import importlib.util
 
     try:
-        return importlib.metadata.version(name)
+        version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return None
+        return name, None, None
+    found = importlib.util.find_spec(name)
+    return name, version, os.path.dirname(found.origin) if found and found.origin else None
 
 
 def printable(text: str) -> str:
@@ -143,7 +151,7 @@ def info() -> Info:
         kernels=tuple(facts["kernels"]),
         cpu_features=facts["cpu_features"],
         threads=facts["threads"],
-        libraries=tuple((name, _installed(name)) for name in ("numpy", "torch", "jax", "ml_dtypes")),
+        libraries=tuple(map(_installed, ("numpy", "torch", "jax", "ml_dtypes"))),
         environment=tuple(facts["environment"]),
         ignored=ignored(facts),
     )
