@@ -116,16 +116,15 @@ explain.__signature__ = inspect.signature(_core.explain)  # type: ignore[attr-de
 
 
 def _installed(name: str) -> tuple[str, str | None, str | None]:
-    """(name, version, folder) of a library, as it would be imported."""
+    """(name, version, folder) of a library; no version and no folder where it cannot be found for an import."""
     import importlib.metadata  # 40 ms: not at import
     import importlib.util
 
     try:
-        version = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return name, None, None
-    found = importlib.util.find_spec(name)
-    return name, version, os.path.dirname(found.origin) if found and found.origin else None
+        version, found = importlib.metadata.version(name), importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # PackageNotFoundError is an ImportError
+        found = None
+    return (name, version, os.path.dirname(found.origin)) if found and found.origin else (name, None, None)
 
 
 def printable(text: str) -> str:
