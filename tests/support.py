@@ -12,6 +12,7 @@ import pytest
 
 import matmul_fused as mf
 from fake_dlpack import Versioned
+from isolated.common import Generic
 from matmul_fused.testing import assert_close, expect, force_kernel
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -54,19 +55,6 @@ def check(got, *arguments, **keywords):
 def same_bits(x, y):
     """x and y have one dtype, one shape and the same bytes."""
     return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
-
-
-class Generic:
-    """An array of a library that nobody knows: nothing but DLPack. (Not for bfloat16, which NumPy does not export.)"""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **keywords):
-        return self.array.__dlpack__(**keywords)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
 
 
 def reuse_memory():

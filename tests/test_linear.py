@@ -13,6 +13,7 @@ import pytest
 
 import matmul_fused as mf
 from matmul_fused.testing import covering_sample, expect, run_case
+from matmul_fused.testing.formulas import ACTIVATIONS, GATED, resolve
 from matmul_fused.testing.reference import assert_close
 from matmul_fused.testing.rounding import DTYPES, numpy_dtype
 
@@ -24,35 +25,7 @@ SHAPES = [
     (1, 768, 3072), (7, 768, 2304), (197, 384, 1536), (16, 1152, 1076), (64, 2880, 360), (5, 4096, 896),
     (33, 65, 17), (257, 512, 264), (128, 576, 768),
 ]  # fmt: skip
-PLAIN = {
-    None: lambda z: z,
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
-    "silu": F.silu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "relu_squared": lambda z: F.relu(z).square(),
-    "quick_gelu": lambda z: z * torch.sigmoid(1.702 * z),
-    "leaky_relu": F.leaky_relu,
-    ("leaky_relu", 0.2): lambda z: F.leaky_relu(z, 0.2),
-    "elu": F.elu,
-    ("elu", 0.5): lambda z: F.elu(z, 0.5),
-    "hardswish": F.hardswish,
-    "softplus": F.softplus,
-    "mish": F.mish,
-    ("clamp", -0.5, 0.75): lambda z: F.hardtanh(z, -0.5, 0.75),
-}
-GATED = {
-    "swiglu": lambda g, u: F.silu(g) * u,
-    "geglu": lambda g, u: F.gelu(g) * u,
-    "geglu_tanh": lambda g, u: F.gelu(g, approximate="tanh") * u,
-    "reglu": lambda g, u: F.relu(g) * u,
-    "glu": lambda g, u: F.glu(torch.cat([u, g], -1), -1),
-    "swiglu_oai": lambda g, u: (
-        g.clamp(max=7) * torch.sigmoid(1.702 * g.clamp(max=7)) * (u.clamp(-7, 7) + 1)
-    ),
-}  # fmt: skip
+PLAIN = [None] + [(name, *row.usual) if row.required else name for name, row in ACTIVATIONS.items() if name != "none"]
 
 
 def as_numpy(tensor):
@@ -85,15 +58,16 @@ def chain(x, weight, bias, activation, layout):
     """torch: F.linear in float32 (float64 for float64), then the activation, then one rounding."""
     real = torch.float64 if x.dtype == torch.float64 else torch.float32
     z = F.linear(x.to(real), weight.to(real), bias.to(real))
+    _, row, parameters = resolve(activation)
     if activation in GATED:
         half = z.shape[-1] // 2
         gate, up = {
             "interleaved": (z[..., ::2], z[..., 1::2]),
             "halves_up_first": (z[..., half:], z[..., :half]),
         }.get(layout, (z[..., :half], z[..., half:]))
-        y = GATED[activation](gate, up)
+        y = row.torch(torch, gate, up, *parameters)
     else:
-        y = PLAIN[activation](z)
+        y = row.torch(torch, z, *parameters)
     return y.to(x.dtype)
 
 

@@ -1,5 +1,5 @@
-"""Every failure to allocate is a MemoryError, leaks nothing and says nothing: isolated/no_memory.py in a process whose
-allocator fails on demand (c/failing_malloc.c)."""
+"""Memory of the extension: every failure to allocate is a MemoryError, leaks nothing and says nothing; and no kernel
+steps beyond its workspace. Scripts of isolated/ in processes with another allocator (c/*_malloc.c)."""
 
 import os
 import platform
@@ -9,28 +9,42 @@ from pathlib import Path
 
 import pytest
 
-from support import ISOLATED, python
+from support import ISOLATED, KERNELS, python
 
-SOURCE = Path(__file__).parent / "c" / "failing_malloc.c"
+SOURCES = Path(__file__).parent / "c"
 
 
 @pytest.fixture(scope="module")
-def failing_malloc(tmp_path_factory):
-    """The library to preload."""
+def preloaded(tmp_path_factory):
+    """Builds an allocator, gives the environment that preloads it."""
     compiler = next(filter(shutil.which, (os.environ.get("CC", "gcc"), "gcc", "cc", "clang")), None)
     if compiler is None:
         pytest.skip("no C compiler")
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("no glibc")
-    path = tmp_path_factory.mktemp("malloc") / "failing_malloc.so"
+    folder = tmp_path_factory.mktemp("malloc")
     options = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-shared", "-fPIC"]
-    subprocess.run([compiler, *options, "-o", path, SOURCE], check=True)
-    return path
+
+    def build(name):
+        path = folder / f"{name}.so"
+        if not path.exists():
+            subprocess.run([compiler, *options, "-o", path, SOURCES / f"{name}.c"], check=True)
+        return {"LD_PRELOAD": str(path)}
+
+    return build
 
 
 @pytest.mark.parametrize("allocator", ["malloc", "pymalloc"])
 @pytest.mark.parametrize("how", ["any", "aligned", "threads"])
-def test_no_memory(failing_malloc, how, allocator):
-    environment = {"LD_PRELOAD": str(failing_malloc), "PYTHONMALLOC": allocator}
+def test_no_memory(preloaded, how, allocator):
+    environment = {**preloaded("failing_malloc"), "PYTHONMALLOC": allocator}
     done = python("-W", "error", ISOLATED / "no_memory.py", how, environment=environment)
     assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+@pytest.mark.parametrize("kernel", KERNELS[:-1])  # the reference takes no memory
+def test_kernels_keep_within_their_workspace(preloaded, kernel):
+    environment = {**preloaded("guarded_malloc"), "OPENBLAS_NUM_THREADS": "1"}
+    done = python("-W", "error", ISOLATED / "guarded.py", kernel, environment=environment, check=False)
+    last = done.stdout.splitlines()[-1:]
+    assert (done.returncode, last, done.stderr) == (0, ["done"], "")

@@ -3,6 +3,7 @@
 import ast
 import importlib.metadata
 import importlib.util
+import inspect
 import logging
 import os
 import re
@@ -162,10 +163,54 @@ def test_stubs_know_the_activations():
 def test_stubs_match_the_package(tmp_path):
     pytest.importorskip("mypy", reason="mypy is not installed")
     allowed = tmp_path / "allowed"
-    allowed.write_text(r"matmul_fused\.(_core|testing)\..*")  # private; typed inline, exported lazily
+    # private; typed inline, exported lazily; typed in __init__.pyi
+    allowed.write_text(r"matmul_fused\.((_core|testing)\..*|report\.explain)")
     options = ("--concise", "--allowlist", str(allowed), "--mypy-config-file", str(ROOT / "pyproject.toml"))
     done = python("-m", "mypy.stubtest", "matmul_fused", *options, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def _parameters(function):
+    return {p.name: (p.kind, p.default) for p in inspect.signature(function).parameters.values() if p.name != "self"}
+
+
+def _stub_parameters(node):
+    for argument in ast.walk(node.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    return _parameters(eval(f"lambda {ast.unparse(node.args)}: None"))
+
+
+def test_signatures_at_run_time_are_those_of_the_stubs():
+    tree = ast.parse((Path(mf.__file__).parent / "__init__.pyi").read_text())
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and hasattr(mf, node.name)]
+    overloads = {}
+    for owner, space in ((mf, tree), *((getattr(mf, node.name), node) for node in classes)):
+        for node in (node for node in space.body if isinstance(node, ast.FunctionDef)):
+            if callable(getattr(owner, node.name)):  # no property
+                overloads.setdefault(getattr(owner, node.name), []).append(_stub_parameters(node))
+    assert {mf.matmul_fused, mf.explain, mf.prepack, mf.set_num_threads, mf.get_num_threads} <= set(overloads)
+    assert {mf.PackedMatrix.unpack, mf.Array.__dlpack__, mf.Array.__dlpack_device__} <= set(overloads)
+    for function, stubs in overloads.items():
+        real = _parameters(function)
+        for name in {name for stub in stubs for name in stub} | set(real):
+            assert all(stub[name][0] == real[name][0] for stub in stubs), (function, name)
+            # an overload may demand what another one leaves out
+            defaults = {stub[name][1] for stub in stubs}
+            assert real[name][1] in defaults, (function, name)
+            assert defaults <= {real[name][1], inspect.Parameter.empty}, (function, name)
+        assert all(list(stub) == list(real) for stub in stubs), function
+
+
+@pytest.mark.parametrize("name", ["matmul_fused", "prepack", "explain", "info", "set_num_threads", "get_num_threads"])
+def test_help_is_enough_at_a_prompt(name):
+    function = getattr(mf, name)
+    text = inspect.getdoc(function)
+    assert all(len(line) <= 115 for line in text.splitlines())
+    if name in ("matmul_fused", "prepack"):  # one line for every argument, the errors
+        for parameter in inspect.signature(function).parameters:
+            assert re.search(rf"^(\w+, )*{parameter}(, \w+)*  +\S", text, re.MULTILINE), parameter
+        assert "Raises" in text
 
 
 def test_stubs_document_everything():
@@ -211,13 +256,15 @@ def test_info_prints_as_a_table():
 
 def test_info_finds_libraries_without_importing_them():
     code = (
-        "import sys, matmul_fused as m; i = m.info(); print(dict(i.libraries)); "
+        "import sys, matmul_fused as m; i = m.info(); print({n: rest for n, *rest in i.libraries}); "
         "print([n for n in ('torch', 'jax', 'ml_dtypes') if n in sys.modules])"
     )
     found, imported = map(ast.literal_eval, python("-c", code).stdout.splitlines())
-    for name, version in found.items():
-        assert (version is None) == (importlib.util.find_spec(name) is None)
-    assert found["numpy"] == np.__version__
+    for name, (version, folder) in found.items():
+        spec = importlib.util.find_spec(name)
+        assert (version is None) == (spec is None)
+        assert folder == (spec and str(Path(spec.origin).parent))
+    assert found["numpy"] == [np.__version__, str(Path(np.__file__).parent)]
     assert imported == []
 
 

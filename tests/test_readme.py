@@ -2,6 +2,7 @@
 
 import doctest
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 
@@ -20,7 +21,8 @@ def _load(path):
     return module
 
 
-BLOCKS = _load(ROOT / "tools" / "readme.py").blocks(README)
+TOOL = _load(ROOT / "tools" / "readme.py")
+BLOCKS = TOOL.blocks(README)
 EXAMPLES = [source for language, source in BLOCKS if language == "python"]
 SESSIONS = [source for language, source in BLOCKS if language == "pycon"]
 
@@ -47,6 +49,28 @@ def test_torch_example():
     names = run(EXAMPLES[0] + EXAMPLES[1])
     layer = names["layer"]
     torch.testing.assert_close(names["t"], torch.relu(layer(torch.ones(4, 512))))
+
+
+def test_demo_runs_every_example(capsys, monkeypatch):
+    """What `make demo` calls: it says of a block whose library is missing that it did not run."""
+    pytest.importorskip("torch")
+    TOOL.main(ROOT / "README.md")
+    assert capsys.readouterr().out.count("\nran\n") == len(EXAMPLES)
+    monkeypatch.setattr(TOOL.importlib.util, "find_spec", lambda name: None if name == "torch" else name)
+    TOOL.main(ROOT / "README.md")
+    text = capsys.readouterr().out
+    assert text.count("\nran\n") == len(EXAMPLES) - 1
+    assert "not run: torch is not installed here" in text
+
+
+def test_version():
+    assert f"Version {mf.__version__}" in README
+
+
+def test_every_argument_is_explained():
+    named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", README, re.MULTILINE)))
+    optional = set(inspect.signature(mf.matmul_fused).parameters) - {"A", "B", "activation", "allow_tf32", "stream"}
+    assert optional <= set(named)
 
 
 def test_every_example_is_tested():

@@ -70,19 +70,3 @@ int mmf_parse_arguments(const mmf_state *state, const mmf_signature *signature,
             return -1;
     return check_required(state, signature, values);
 }
-
-int mmf_parse_tuple(const mmf_state *state, const mmf_signature *signature, PyObject *arguments,
-                    PyObject *keywords, PyObject **values)
-{
-    Py_ssize_t count = PyTuple_Size(arguments), position = 0;
-    PyObject *keyword, *value;
-    if (check_positional(signature, count))
-        return -1;
-    memset(values, 0, sizeof *values * (size_t)signature->count);
-    for (Py_ssize_t i = 0; i < count; i++)
-        values[i] = PyTuple_GetItem(arguments, i);
-    while (keywords && PyDict_Next(keywords, &position, &keyword, &value))
-        if (set_keyword(state, signature, keyword, value, values))
-            return -1;
-    return check_required(state, signature, values);
-}

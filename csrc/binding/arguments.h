@@ -1,4 +1,5 @@
-/* Arguments of a METH_FASTCALL|METH_KEYWORDS function into an array of borrowed references. */
+/* Arguments of a METH_FASTCALL|METH_KEYWORDS function into an array of borrowed references. Path of
+ * a call: first stop. */
 #ifndef MMF_ARGUMENTS_H
 #define MMF_ARGUMENTS_H
 
@@ -15,9 +16,5 @@ typedef struct mmf_signature {
 int mmf_parse_arguments(const mmf_state *state, const mmf_signature *signature,
                         PyObject *const *arguments, Py_ssize_t count, PyObject *keywords,
                         PyObject **values);
-
-/* The same for a slot that is called with a tuple and a dict. */
-int mmf_parse_tuple(const mmf_state *state, const mmf_signature *signature, PyObject *arguments,
-                    PyObject *keywords, PyObject **values);
 
 #endif

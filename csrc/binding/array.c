@@ -237,10 +237,11 @@ static PyGetSetDef array_getset[] = {
 
 static PyMethodDef array_methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))array_dlpack, METH_FASTCALL | METH_KEYWORDS,
-     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n\nA DLPack capsule "
+     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\nA "
+     "DLPack capsule "
      "that shares the memory."},
     {"__dlpack_device__", array_dlpack_device, METH_NOARGS,
-     "__dlpack_device__()\n\n(device type, ordinal): (1, 0)."},
+     "__dlpack_device__($self, /)\n--\n\n(device type, ordinal): (1, 0)."},
     {0},
 };
 

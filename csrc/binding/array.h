@@ -1,4 +1,5 @@
-/* mf.Array: a result for producers whose library we do not know. */
+/* mf.Array: a result for producers whose library we do not know. Path of a call: output.c makes one
+ * where A's library is unknown. */
 #ifndef MMF_ARRAY_H
 #define MMF_ARRAY_H
 

@@ -1,5 +1,5 @@
 /* matmul_fused(): the table of contents of a call. parse, import, problem, plan, output, run,
- * return. */
+ * return. Path of a call: the whole of it. */
 #include "binding/call.h"
 
 #include "binding/arguments.h"

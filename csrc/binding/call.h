@@ -1,4 +1,5 @@
-/* One call, from Python arguments to a checked problem. */
+/* One call, from Python arguments to a checked problem. Path of a call: the first half of it, which
+ * explain takes too. */
 #ifndef MMF_CALL_H
 #define MMF_CALL_H
 

@@ -1,4 +1,5 @@
-/* Status to Python exception: the only place that does it. */
+/* Status to Python exception: the only place that does it. Path of a call: where one that failed
+ * ends. */
 #ifndef MMF_ERRORS_H
 #define MMF_ERRORS_H
 

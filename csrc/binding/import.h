@@ -1,4 +1,5 @@
-/* One Python object to one mmf_tensor, by the cheapest way its type offers. */
+/* One Python object to one mmf_tensor, by the cheapest way its type offers. Path of a call: second
+ * stop, after the arguments are parsed. */
 #ifndef MMF_IMPORT_H
 #define MMF_IMPORT_H
 

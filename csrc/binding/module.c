@@ -2,6 +2,7 @@
  * before its first step. */
 #include "binding/array.h"
 #include "binding/call.h"
+#include "binding/docstrings.h"
 #include "binding/numpy.h"
 #include "binding/packed.h"
 #include "binding/report.h"
@@ -11,30 +12,13 @@
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
 
 static PyMethodDef methods[] = {
-    {"matmul_fused", FAST(mmf_matmul_fused), METH_FASTCALL | METH_KEYWORDS,
-     "matmul_fused(A, B, bias=None, activation=None, *, alpha=1.0, beta=None, C=None, "
-     "multiply=None, preactivation=None,\n"
-     "             gate_layout=None, out=None, out_dtype=None, allow_tf32=False, stream=None)\n\n"
-     "activation(alpha * (A @ B) + beta * C + bias) [* multiply], computed in one kernel and "
-     "rounded once.\n\n"
-     "A is (..., M, K), B (..., K, N), as in numpy.matmul; float32, float64, float16 or bfloat16, "
-     "of NumPy, torch, JAX or\n"
-     "any DLPack library. The result belongs to A's library. See the type stubs for every "
-     "argument."},
-    {"prepack", FAST(mmf_prepack_call), METH_FASTCALL | METH_KEYWORDS,
-     "prepack(B, *, gate_layout=None, layout=\"auto\")\n\nReorder a weight (K, N), or a pair "
-     "(gate, up), once; pass the "
-     "PackedMatrix as B."},
-    {"explain", FAST(mmf_explain), METH_FASTCALL | METH_KEYWORDS,
-     "What matmul_fused would do with these arguments."},
-    {"info", mmf_info, METH_NOARGS, "Facts about this build and machine."},
-    {"set_num_threads", mmf_set_num_threads, METH_O,
-     "set_num_threads(n)\n\nLet the CPU back end use n threads (1 to 1024), the calling one "
-     "included."},
-    {"get_num_threads", mmf_get_num_threads, METH_NOARGS,
-     "get_num_threads()\n\nThreads of the CPU back end."},
-    {"force_kernel", mmf_force_kernel, METH_O,
-     "Let only the named kernel run on this thread (None: any)."},
+    {"matmul_fused", FAST(mmf_matmul_fused), METH_FASTCALL | METH_KEYWORDS, MMF_DOC_MATMUL_FUSED},
+    {"prepack", FAST(mmf_prepack_call), METH_FASTCALL | METH_KEYWORDS, MMF_DOC_PREPACK},
+    {"explain", FAST(mmf_explain), METH_FASTCALL | METH_KEYWORDS, MMF_DOC_EXPLAIN},
+    {"info", mmf_info, METH_NOARGS, MMF_DOC_INFO},
+    {"set_num_threads", mmf_set_num_threads, METH_O, MMF_DOC_SET_NUM_THREADS},
+    {"get_num_threads", mmf_get_num_threads, METH_NOARGS, MMF_DOC_GET_NUM_THREADS},
+    {"force_kernel", mmf_force_kernel, METH_O, MMF_DOC_FORCE_KERNEL},
     {"_unpickle_packed", FAST(mmf_unpickle_packed), METH_FASTCALL,
      "What a pickled PackedMatrix calls."},
     {0},

@@ -1,4 +1,5 @@
-/* All that is done through NumPy's C API. */
+/* All that is done through NumPy's C API. Path of a call: under the import of operands and the
+ * making of results. */
 #ifndef MMF_NUMPY_H
 #define MMF_NUMPY_H
 

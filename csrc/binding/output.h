@@ -1,4 +1,4 @@
-/* The result object, by the library of A. */
+/* The result object, by the library of A. Path of a call: after the plan, before the run. */
 #ifndef MMF_OUTPUT_H
 #define MMF_OUTPUT_H
 

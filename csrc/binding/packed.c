@@ -356,7 +356,7 @@ static PyGetSetDef packed_getset[] = {
 
 static PyMethodDef packed_methods[] = {
     {"unpack", packed_unpack, METH_NOARGS,
-     "unpack()\n\nThe plain (K, N) weight as a matmul_fused.Array."},
+     "unpack($self, /)\n--\n\nThe plain (K, N) weight as a matmul_fused.Array."},
     {"__reduce__", packed_reduce, METH_NOARGS,
      "Pickles as the plain weight; loading packs it again."},
     {0},

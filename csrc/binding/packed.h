@@ -1,4 +1,5 @@
-/* mf.PackedMatrix and prepack(). */
+/* mf.PackedMatrix and prepack(). Path of a call: off it, but for a PackedMatrix as B, which needs
+ * no import. */
 #ifndef MMF_PACKED_H
 #define MMF_PACKED_H
 

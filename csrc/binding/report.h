@@ -1,4 +1,5 @@
-/* Functions that tell or set how calls run: explain, info, threads, force_kernel. */
+/* Functions that tell or set how calls run: explain, info, threads, force_kernel. Path of a call:
+ * off it. */
 #ifndef MMF_REPORT_H
 #define MMF_REPORT_H
 

@@ -1,4 +1,5 @@
-/* The arguments that are no arrays: scale factors, activation, gate layout, dtype, flags. */
+/* The arguments that are no arrays: scale factors, activation, gate layout, dtype, flags. Path of a
+ * call: parsed first, before any operand is imported. */
 #ifndef MMF_SCALARS_H
 #define MMF_SCALARS_H
 

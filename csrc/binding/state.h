@@ -1,5 +1,5 @@
 /* Everything Python that the module holds: interned names, types, facts about argument types. One
- * per module object. */
+ * per module object. Path of a call: every function of binding/ is given it. */
 #ifndef MMF_STATE_H
 #define MMF_STATE_H
 

@@ -1,4 +1,4 @@
-/* Ends what real_float.h or real_double.h began. */
+/* Ends what real_float.h or real_double.h began. Path of a call: off it. */
 #undef T
 #undef MMF_REAL
 #undef MMF_REAL_IS_FLOAT

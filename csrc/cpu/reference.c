@@ -86,4 +86,6 @@ const mmf_kernel_row mmf_cpu_reference = {
     .configure = configure,
     .run = run,
     .rows_independent_of_m = true,
+    .gflops_float = 0.5,
+    .gflops_double = 0.5,
 };

@@ -1,4 +1,5 @@
-/* The CPU's kernels, and what else plan/ may ask of the CPU. */
+/* The CPU's kernels, and what else plan/ may ask of the CPU. Path of a call: plan/ names the rows
+ * by it. */
 #ifndef MMF_CPU_ROWS_H
 #define MMF_CPU_ROWS_H
 

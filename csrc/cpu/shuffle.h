@@ -1,5 +1,5 @@
 /* Vectors of four floats for the transposition in pack.inc, in what GCC and clang have in common.
- */
+ * Path of a call: under the packing of B. */
 #ifndef MMF_CPU_SHUFFLE_H
 #define MMF_CPU_SHUFFLE_H
 

@@ -12,46 +12,54 @@
 
 _Static_assert(MMF_HOST_THREADS == MMF_MAX_THREADS, "the pool's limit");
 
-static const char panels64[] = "panels64";
+/* The prepacked layouts by id: a name, and the functions of the back end that reads it. */
+static const struct {
+    const char *name;
+    int64_t (*bytes)(mmf_dtype dtype, int64_t k, int64_t n);
+    void (*pack)(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row, int64_t col,
+                 void *packed);
+    void (*unpack)(mmf_dtype dtype, int64_t k, int64_t n, const void *packed, int64_t row,
+                   int64_t col, void *data);
+} layouts[] = {
+    [MMF_CPU_PANELS64] = {"panels64", mmf_cpu_panels_bytes, mmf_cpu_pack_panels,
+                          mmf_cpu_unpack_panels},
+};
 
 mmf_status mmf_prepack_layout(mmf_device device, const char *name, int *layout)
 {
+    const char *best = layouts[MMF_CPU_PANELS64].name;
     char text[24];
     if (device.type != MMF_CPU)
         return mmf_fail(MMF_NOT_IMPLEMENTED,
                         "B is on %s; prepack works on the CPU only in this version",
                         mmf_device_name(device, text));
-    if (strcmp(name, "auto") && strcmp(name, panels64))
+    if (strcmp(name, "auto") && strcmp(name, best))
         return mmf_fail(MMF_VALUE_ERROR,
-                        "unknown layout \"%s\"; on the CPU it is \"auto\" or \"%s\"", name,
-                        panels64);
+                        "unknown layout \"%s\"; on the CPU it is \"auto\" or \"%s\"", name, best);
     *layout = MMF_CPU_PANELS64;
     return MMF_OK;
 }
 
 const char *mmf_prepack_layout_name(int layout)
 {
-    return layout == MMF_CPU_PANELS64 ? panels64 : "plain";
+    return layouts[layout].name;
 }
 
 int64_t mmf_prepack_bytes(int layout, mmf_dtype dtype, int64_t k, int64_t n)
 {
-    (void)layout;
-    return mmf_cpu_panels_bytes(dtype, k, n);
+    return layouts[layout].bytes(dtype, k, n);
 }
 
 void mmf_prepack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
                  int64_t col, void *packed)
 {
-    (void)layout;
-    mmf_cpu_pack_panels(dtype, k, n, data, row, col, packed);
+    layouts[layout].pack(dtype, k, n, data, row, col, packed);
 }
 
 void mmf_unpack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *packed, int64_t row,
                 int64_t col, void *data)
 {
-    (void)layout;
-    mmf_cpu_unpack_panels(dtype, k, n, packed, row, col, data);
+    layouts[layout].unpack(dtype, k, n, packed, row, col, data);
 }
 
 static void read_environment(void)

@@ -1,5 +1,5 @@
 /* What a device offers besides kernels: prepacked weights, threads, facts. Chooses the back end by
- * device. */
+ * device. Path of a call: off it; prepack, info and set_num_threads. */
 #ifndef MMF_BACKENDS_H
 #define MMF_BACKENDS_H
 

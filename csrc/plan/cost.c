@@ -1,22 +1,9 @@
-/* The cost model: a roofline with figures per kernel row. What explain() calls "modelled". */
+/* The cost model: a roofline with the figures of the kernel's row. What explain() calls "modelled".
+ * Path of a call: off it; explain. */
 #include "plan/plan.h"
 
-#include <string.h>
-
-/* Figures of one thread on a 2.5-3.5 GHz core; scaled by threads up to the memory's limit. */
-typedef struct cost_row {
-    const char *kernel;
-    double gflops32, gflops64; /* sustained products per accumulator type, 1e9 flop/s */
-    double call_seconds;       /* fixed cost of a call */
-} cost_row;
-
-static const cost_row costs[] = {
-    {"cpu_blocked_avx2", 60, 30, 0.2e-6},
-    {"cpu_blocked", 15, 7, 0.2e-6},
-    {"cpu_reference", 0.5, 0.5, 0.2e-6},
-};
-
-static const double bytes_per_second = 15e9, bytes_per_second_limit = 100e9;
+/* A thread's share of the memory's bandwidth, all threads' limit, and the fixed cost of a call. */
+static const double bytes_per_second = 15e9, bytes_per_second_limit = 100e9, call_seconds = 0.2e-6;
 
 double mmf_plan_outputs(const mmf_problem *p)
 {
@@ -49,19 +36,18 @@ static double operand_bytes(const mmf_problem *p, mmf_operand operand, int64_t r
 
 double mmf_plan_seconds(const mmf_problem *p, const mmf_plan *plan)
 {
-    const cost_row *cost = costs;
-    while (strcmp(cost->kernel, plan->row->name))
-        cost++;
+    const mmf_kernel_row *row = plan->row;
     double bytes = 0;
     for (int i = 0; i < MMF_OPERANDS; i++) {
         bool is_b = i == MMF_B || i == MMF_B_UP;
         bytes += operand_bytes(p, (mmf_operand)i, is_b ? p->k : p->m, i == MMF_A ? p->k : p->n);
     }
     double threads = plan->config.threads;
-    double gflops = mmf_problem_accumulator(p) == MMF_FLOAT64 ? cost->gflops64 : cost->gflops32;
+    double gflops =
+        mmf_problem_accumulator(p) == MMF_FLOAT64 ? row->gflops_double : row->gflops_float;
     double bandwidth = bytes_per_second * threads;
     double compute = mmf_plan_flops(p) / (gflops * 1e9 * threads);
     double memory =
         bytes / (bandwidth < bytes_per_second_limit ? bandwidth : bytes_per_second_limit);
-    return cost->call_seconds + (compute > memory ? compute : memory);
+    return call_seconds + (compute > memory ? compute : memory);
 }

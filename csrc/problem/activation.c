@@ -5,10 +5,10 @@
 
 const mmf_activation_row mmf_activations[] = {
 #define MMF_ACTIVATION(id, name, parameters, default0, default1, f)                                \
-    {name, MMF_ACT_##id, false, false, parameters, {default0, default1}},
+    {name, MMF_ACT_##id, false, parameters, {default0, default1}},
 #define MMF_GATED(id, name, parameters, default0, default1, f)                                     \
-    {name, MMF_ACT_##id, true, false, parameters, {default0, default1}},
-#define MMF_ALIAS(name, id) {name, MMF_ACT_##id, false, true, 0, {0, 0}},
+    {name, MMF_ACT_##id, true, parameters, {default0, default1}},
+#define MMF_ALIAS(name, id) {name, MMF_ACT_##id, false, 0, {0, 0}},
 #include "problem/activations.def"
 #undef MMF_ACTIVATION
 #undef MMF_GATED

@@ -1,4 +1,5 @@
-/* Ids, names and parameters of the activations, generated from activations.def. */
+/* Ids, names and parameters of the activations, generated from activations.def. Path of a call:
+ * binding/ looks the name up, every layer below carries the id. */
 #ifndef MMF_ACTIVATION_H
 #define MMF_ACTIVATION_H
 
@@ -19,7 +20,6 @@ typedef struct mmf_activation_row {
     const char *name;
     mmf_activation id;
     bool gated;
-    bool alias;
     int parameters;
     double defaults[2];
 } mmf_activation_row;

@@ -1,4 +1,5 @@
-/* Checks of operands against each other: dtypes, devices, gate layout, shared memory. */
+/* Checks of operands against each other: dtypes, devices, gate layout, shared memory. Path of a
+ * call: asked by problem.c. */
 #ifndef MMF_CHECKS_H
 #define MMF_CHECKS_H
 

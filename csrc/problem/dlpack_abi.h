@@ -1,6 +1,6 @@
 /* The part of DLPack's C ABI (version 1.3) that this library speaks. A new dtype or device here is
  * a deliberate change. Source of the layouts: the DLPack specification. Asserted below for 64-bit
- * machines. */
+ * machines. Path of a call: read and written by the DLPack imports and exports of binding/. */
 #ifndef MMF_DLPACK_ABI_H
 #define MMF_DLPACK_ABI_H
 

@@ -1,4 +1,5 @@
-/* Owner of the copies of the environment variables. */
+/* Owner of the copies of the environment variables. Path of a call: off it; read once, at import.
+ */
 #include "problem/environment.h"
 
 #include <pthread.h>

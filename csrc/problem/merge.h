@@ -1,4 +1,4 @@
-/* Merging of leading axes. */
+/* Merging of leading axes. Path of a call: last step of problem.c. */
 #ifndef MMF_MERGE_H
 #define MMF_MERGE_H
 

@@ -1,4 +1,5 @@
-/* Exact overlap of strided layouts by arithmetic progressions, in bytes. */
+/* Exact overlap of strided layouts by arithmetic progressions, in bytes. Path of a call: asked by
+ * problem.c. */
 #include "problem/overlap.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Owner of the thread-local error text: allocated at a thread's first error, freed at its end. */
+/* Owner of the thread-local error text: allocated at a thread's first error, freed at its end. Path
+ * of a call: only where it fails. */
 #include "problem/status.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* The dtype table and small facts about tensors. */
+/* The dtype table and small facts about tensors. Path of a call: read by every layer. */
 #include "problem/tensor.h"
 
 #include <stdio.h>

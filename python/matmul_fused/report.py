@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,8 +74,8 @@ class Info:
     """Instruction sets found that kernels use."""
     threads: int
     """Threads of the CPU back end, the calling thread included."""
-    libraries: tuple[tuple[str, str | None], ...]
-    """(array library, version installed or None); none of them is imported to find out."""
+    libraries: tuple[tuple[str, str | None, str | None], ...]
+    """(array library, version installed or None, its folder or None); none of them is imported to find out."""
     environment: tuple[tuple[str, str, str | None], ...]
     """(variable, meaning, value at import or None)."""
     ignored: tuple[tuple[str, str], ...]
@@ -92,25 +94,37 @@ class Info:
             ("CPU features", self.cpu_features or "none that a kernel uses"),
             ("threads", str(self.threads)),
             ("kernels", ", ".join(self.kernels)),
-            *((name, version or "not installed") for name, version in self.libraries),
+            *(
+                (name, f"{version} in {where}" if version else "not installed")
+                for name, version, where in self.libraries
+            ),
             *variables,
         ]
         return table(rows, f"matmul_fused {self.version}")
 
 
 def explain(*args: object, **kwargs: object) -> Explanation:
-    """What matmul_fused would run for these arguments, and why every earlier kernel of the list refused."""
+    """What matmul_fused would run for these arguments, and why every earlier kernel of the list refused.
+
+    Takes the arguments of matmul_fused, raises what it would raise, computes nothing and writes nothing.
+    """
     facts = _core.explain(*args, **kwargs)
     return Explanation(**{**facts, "refused": tuple(facts["refused"])})
 
 
-def _installed(name: str) -> str | None:
+explain.__signature__ = inspect.signature(_core.explain)  # type: ignore[attr-defined]
+
+
+def _installed(name: str) -> tuple[str, str | None, str | None]:
+    """(name, version, folder) of a library; no version and no folder where it cannot be found for an import."""
     import importlib.metadata  # 40 ms: not at import
+    import importlib.util
 
     try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+        version, found = importlib.metadata.version(name), importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # PackageNotFoundError is an ImportError
+        found = None
+    return (name, version, os.path.dirname(found.origin)) if found and found.origin else (name, None, None)
 
 
 def printable(text: str) -> str:
@@ -136,7 +150,7 @@ def info() -> Info:
         kernels=tuple(facts["kernels"]),
         cpu_features=facts["cpu_features"],
         threads=facts["threads"],
-        libraries=tuple((name, _installed(name)) for name in ("numpy", "torch", "jax", "ml_dtypes")),
+        libraries=tuple(map(_installed, ("numpy", "torch", "jax", "ml_dtypes"))),
         environment=tuple(facts["environment"]),
         ignored=ignored(facts),
     )

@@ -85,6 +85,19 @@ void test_convert(void)
     check(nan_kept, "NaN stays NaN");
 }
 
+/* Whether the last panel holds zeros where the weight has no columns. */
+static bool zero_beyond(mmf_dtype dtype, int64_t k, int64_t n, const void *panels)
+{
+    const int real = dtype == MMF_FLOAT64 ? MMF_FLOAT64 : MMF_FLOAT32;
+    const int64_t size = element_size(real), columns = 64 / size;
+    const char *last = (const char *)panels + (n - 1) / columns * k * 64;
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t j = (n - 1) % columns + 1; j < columns; j++)
+            if (decode(real, last + i * 64 + j * size) != 0)
+                return false;
+    return true;
+}
+
 void test_panels(void)
 {
     for (int t = 0; t < 200; t++) {
@@ -98,8 +111,12 @@ void test_panels(void)
         for (size_t e = 0; e < bytes; e += (size_t)size)
             store_random(dtype, weight + e);
         memcpy(back, weight, bytes);
-        void *panels = aligned_alloc(64, (size_t)mmf_cpu_panels_bytes(dtype, k, n));
+        const size_t packed = (size_t)mmf_cpu_panels_bytes(dtype, k, n);
+        void *panels = aligned_alloc(64, packed);
+        memset(panels, 0xff, packed); /* NaN */
         mmf_cpu_pack_panels(dtype, k, n, weight, row, col, panels);
+        check(zero_beyond(dtype, k, n, panels), "zeros beyond column %d of dtype %d", (int)n,
+              dtype);
         for (int64_t i = 0; i < k; i++)
             for (int64_t j = 0; j < n; j++)
                 memset(back + (i * row + j * col) * size, 0xff, (size_t)size);
@@ -230,7 +247,8 @@ void test_activations(void)
             float out[3];
             apply(rows[r], id, 3, z, ones, MMF_FLOAT32, out);
             check(isnan(out[2]), "%s %s: NaN is lost", rows[r]->name, name);
-            check(is_special(out[0], at_infinity[id][0]) && is_special(out[1], at_infinity[id][1]),
+            const char *codes = at_infinity[id];
+            check(codes && is_special(out[0], codes[0]) && is_special(out[1], codes[1]),
                   "%s %s: %g %g at infinity", rows[r]->name, name, (double)out[0], (double)out[1]);
         }
     }

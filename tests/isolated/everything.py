@@ -19,18 +19,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     LIBRARIES = {name: importlib.import_module(name) for name in sys.argv[1:]}
 
+from common import Generic
+
 import matmul_fused as mf
-
-
-class Generic:
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **keywords):
-        return self.array.__dlpack__(**keywords)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
 
 
 def converters():

@@ -9,20 +9,10 @@ import sys
 import threading
 
 import numpy as np
+from common import Generic
 
 import matmul_fused as mf
 from matmul_fused import _core
-
-
-class Generic:
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **keywords):
-        return self.array.__dlpack__(**keywords)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
 
 
 def make():

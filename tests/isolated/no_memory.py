@@ -13,6 +13,7 @@ import sys
 import threading
 
 import numpy as np
+from common import Generic
 
 import matmul_fused as mf
 
@@ -23,17 +24,6 @@ arm.argtypes, alive.restype, limit.argtypes = [ctypes.c_long, ctypes.c_int], cty
 
 REPEATS = 12
 SAYS = re.compile(r"no memory for (the )?\d+ bytes of ")
-
-
-class Generic:
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **keywords):
-        return self.array.__dlpack__(**keywords)
-
-    def __dlpack_device__(self):
-        return (1, 0)
 
 
 rng = np.random.default_rng(0)

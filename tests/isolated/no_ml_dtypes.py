@@ -5,17 +5,9 @@ Arguments: "torch" to use it.
 
 import sys
 
+from common import block
 
-class Blocker:
-    """Finds ml_dtypes first, and says that it is not there."""
-
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] == "ml_dtypes":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-sys.meta_path.insert(0, Blocker)
+block("ml_dtypes")
 
 import numpy as np  # noqa: E402
 

@@ -2,19 +2,12 @@
 
 import sys
 
+from common import block
+
 ABSENT = ("torch", "jax", "jaxlib", "ml_dtypes", "rich", "matplotlib")
 
 
-class Blocker:
-    """Finds the absent packages first, and says that they are not there."""
-
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] in ABSENT:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-sys.meta_path.insert(0, Blocker)
+block(*ABSENT)
 
 import numpy as np  # noqa: E402
 

@@ -1,11 +1,12 @@
 /* The blocked row for AVX2 + FMA + F16C. Compiled with -mavx2 -mfma -mf16c; nothing here may run
  * before supports(). 6 rows x 2 vectors of accumulators leave 4 of the 16 registers for B and the
- * broadcast of A. */
+ * broadcast of A. Path of a call: see blocked.inc. */
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
 #define MMF_ROW mmf_cpu_blocked_avx2
 #define MMF_ROW_NAME "cpu_blocked_avx2"
 #define MMF_NEEDS_AVX2
+#define MMF_GFLOPS 60
 #define MMF_VECTOR_BYTES 32
 #define MMF_MR 6
 #define MMF_ACCUMULATORS 12

@@ -1,8 +1,9 @@
 /* The blocked row for the instruction set that every CPU of this architecture has: SSE2 or NEON,
  * 16-byte vectors. A panel is 4 vectors wide: 3 rows of accumulators leave 4 of the 16 registers of
- * SSE2. */
+ * SSE2. Path of a call: see blocked.inc. */
 #define MMF_ROW mmf_cpu_blocked
 #define MMF_ROW_NAME "cpu_blocked"
+#define MMF_GFLOPS 15
 #define MMF_VECTOR_BYTES 16
 #define MMF_MR 3
 #define MMF_ACCUMULATORS 12

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from .covering import Rule, Space
+from .formulas import ACTIVATIONS, GATED, spellings
 from .rounding import DTYPES, have_bfloat16
 
 SIZES = (
@@ -39,15 +40,7 @@ BATCHES: dict[str, tuple[Any, Any]] = {
     "vector_a_batch": ("vector", (2,)),
     "vector_b_batch": ((2,), "vector"),
 }
-PLAIN_ACTIVATIONS = (
-    "none", "relu", "gelu", "gelu_tanh", "silu", "swish", "sigmoid", "tanh", "relu_squared",
-    "quick_gelu", "leaky_relu", "leaky_relu(0.2)", "leaky_relu(-0.5)", "elu", "elu(0.5)", "elu(2)",
-    "hardswish", "softplus", "mish", "clamp(-0.5:0.75)", "clamp(0:6)",
-)  # fmt: skip
-GATED_ACTIVATIONS = (
-    "swiglu", "geglu", "geglu_tanh", "reglu", "glu", "swiglu_oai", "swiglu_oai(1.5)",
-    "swiglu_oai(2:1)",
-)  # fmt: skip
+PLAIN_ACTIVATIONS, GATED_ACTIVATIONS = spellings(ACTIVATIONS), spellings(GATED)
 INPUT_VIEWS = (
     "plain", "offset", "padded", "sliced", "negative", "negative_rows", "zero_rows", "zero_columns",
 )  # fmt: skip
@@ -253,6 +246,13 @@ _EPILOGUES: tuple[dict[str, Any], ...] = (
     {"activation": "silu", "multiply": "full", "out_dtype": "float32", "values": "positive"},
 )
 
+# K around the ends of the pieces of 192 (double) or 384 (float) products that the CPU kernels cut it into, of two of
+# them, and of the 16 from which on they compensate the sums.
+_DEEP = (191, 193, 383, 384, 385, 767, 768, 769, 1000, 2049, 3072, 3073, 6144, 6145, 6200)
+# M and N beyond one block: B is packed once for all threads, the last of each in chunks of 6 MiB.
+_WIDE = ((97, 513, 33), (100, 530, 65), (193, 769, 17), (385, 1025, 7), (98, 518, 400))
+_CHUNKED = ((97, 800, 2049, ""), (97, 399, 2049, "interleaved"), (97, 401, 2049, "pair"))
+
 
 def _restrict(features: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
     """The features without what this machine's NumPy lacks: bfloat16 needs ml_dtypes."""
@@ -269,11 +269,12 @@ def space() -> Space:
 def covering_sample(seed: int, strength: int = 2) -> list[Case]:
     """A sample in which every value (strength 1) or every two values (2) that may meet do meet.
 
-    About 900 cases at strength 2; the same seed gives the same sample.
+    About 1000 cases at strength 2, those at the edges of the kernels' blocks among them; the same seed gives the same
+    sample.
     """
     rng = random.Random(seed)
     if strength == 2:
-        return [Case(**row) for row in space().pairs(rng)]
+        return [*(Case(**row) for row in space().pairs(rng)), *edge_cases(seed)]
     if strength != 1:
         raise ValueError(f"strength must be 1 or 2, not {strength}")
     left = {(name, value) for name, values in space().features.items() for value in values}
@@ -284,6 +285,39 @@ def covering_sample(seed: int, strength: int = 2) -> list[Case]:
         left -= set(dataclasses.asdict(case).items()) | {(name, value)}
         cases.append(case)
     return cases
+
+
+def edge_cases(seed: int) -> Iterator[Case]:
+    """Cases of more products or columns than one block of a kernel takes; the other features are random."""
+    rng = random.Random(seed)
+    everything = space()
+    dtypes = everything.features["dtype"]
+    values = [value for value in everything.features["values"] if value != "special"]
+
+    def case(m: int, n: int, k: int, gate: str = "", **fixed: Any) -> Case:
+        fixed["alpha"] = rng.choice((1.0, 0.5, -1.25, 0.3))
+        fixed.setdefault("activation", rng.choice(GATED_ACTIVATIONS if gate else PLAIN_ACTIVATIONS))
+        row = everything.random_row(rng, {"m": 127, "n": 127, "k": 127, "gate_layout": gate, **fixed})
+        return Case(**{**row, "m": m, "n": n, "k": k})
+
+    for k in _DEEP:
+        for dtype in dtypes:
+            for special in (False, True):
+                gate = rng.choice(("", "", *everything.features["gate_layout"]))
+                # without an activation what is special reaches the result
+                fixed = {"activation": "none"} if special and not gate else {}
+                yield case(
+                    rng.choice((1, 2, 5, 13, 17)), rng.choice((1, 7, 15, 17, 33, 63)), k, gate, dtype=dtype,
+                    batch=rng.choice(("", "", "2", "a", "b", "inner")),
+                    values="special" if special else rng.choice(values), **fixed,
+                )  # fmt: skip
+    for number, (m, n, k) in enumerate(_WIDE):
+        for dtype in dtypes:
+            for gate in ("", ("halves", "halves_up_first", "interleaved", "pair")[number % 4]):
+                batch = rng.choice(("", "2", "b", "inner"))
+                yield case(m, n, k, gate, dtype=dtype, batch=batch, prepack=False)
+    for dtype, (m, n, k, gate) in zip(dtypes, (*_CHUNKED, _CHUNKED[-1]), strict=False):
+        yield case(m, n, k, gate, dtype=dtype, batch="", prepack=False)
 
 
 def _listed() -> Iterator[Case]:
@@ -334,6 +368,8 @@ def _listed() -> Iterator[Case]:
             for out_dtype in everything.features["out_dtype"]:
                 for activation in everything.features["activation"]:
                     yield some(dtype=dtype, values=values, out_dtype=out_dtype, activation=activation)
+    for seed in range(4):  # edges of blocks
+        yield from edge_cases(seed)
     for m, n, k in MODEL_SHAPES:
         for dtype in dtypes:
             for epilogue in _EPILOGUES:

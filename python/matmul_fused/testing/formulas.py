@@ -4,12 +4,15 @@ Role: the mathematical truth of the reference. Formulas avoid the cancellation t
 of 1 + erf, a sigmoid without overflow), so that small results are right to the last digits. NaN comes through, values
 at +-inf are torch's. `lipschitz(z, e)` bounds |f(z') - f(z)| / e for every |z' - z| <= e; where a function is
 piecewise linear it is the bound of the piece that z lies in.
+
+One row says everything that the tests know of an activation: cases.py makes cases of its name and variants, the tests
+compare it with `torch`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,13 +111,20 @@ def _clamp(z: Array, low: Scalar, high: Scalar) -> Array:
 
 
 class Activation(NamedTuple):
-    """A row: f and lipschitz take (z, *parameters) and (z, e, *parameters)."""
+    """A row: f and lipschitz take (z, *parameters) and (z, e, *parameters), torch takes (torch, z, *parameters)."""
 
     f: Callable[..., Array]
     lipschitz: Callable[..., Any]
+    torch: Callable[..., Any]  # the same by torch's own functions, which are no dependency of this package
     defaults: tuple[float, ...] = ()
     required: int = 0  # parameters without a default
     step: Callable[..., Any] | None = None  # height of a jump of f within [z - e, z + e]
+    variants: tuple[tuple[float, ...], ...] = ()  # other parameters that the cases pass
+
+    @property
+    def usual(self) -> tuple[float, ...]:
+        """The defaults, or the first variant where a parameter has none."""
+        return self.variants[0] if self.required else self.defaults
 
 
 def _constant(slope: float) -> Callable[..., Any]:
@@ -130,23 +140,52 @@ def _clamp_slope(z: Array, e: Array, low: float, high: float) -> Array:
 
 
 ACTIVATIONS: dict[str, Activation] = {
-    "none": Activation(lambda z: z, _constant(1.0)),
-    "relu": Activation(_relu, lambda z, e: np.where(z + e < 0, 0.0, 1.0)),
-    "gelu": Activation(_gelu, _constant(GELU_SLOPE)),
-    "gelu_tanh": Activation(_gelu_tanh, _constant(GELU_TANH_SLOPE)),
-    "silu": Activation(_silu, _constant(SILU_SLOPE)),
-    "sigmoid": Activation(sigmoid, _constant(0.25)),
-    "tanh": Activation(np.tanh, _constant(1.0)),
-    "relu_squared": Activation(_relu_squared, lambda z, e: np.where(z + e < 0, 0.0, 2 * np.maximum(z, 0) + e)),
-    "quick_gelu": Activation(_quick_gelu, _constant(SILU_SLOPE)),  # y sigmoid(y) / 1.702 at y = 1.702 z: same slope
-    "leaky_relu": Activation(_leaky_relu, lambda z, e, slope: max(1.0, abs(slope)), (0.01,)),
-    "elu": Activation(_elu, lambda z, e, alpha: max(1.0, abs(alpha)), (1.0,)),
-    "hardswish": Activation(_hardswish, _hardswish_slope),
-    "softplus": Activation(
-        _softplus, _constant(1.0), step=lambda z, e: np.where(np.abs(z - 20) <= e, SOFTPLUS_STEP, 0.0)
+    "none": Activation(lambda z: z, _constant(1.0), lambda t, z: z),
+    "relu": Activation(_relu, lambda z, e: np.where(z + e < 0, 0.0, 1.0), lambda t, z: t.relu(z)),
+    "gelu": Activation(_gelu, _constant(GELU_SLOPE), lambda t, z: t.nn.functional.gelu(z)),
+    "gelu_tanh": Activation(
+        _gelu_tanh, _constant(GELU_TANH_SLOPE), lambda t, z: t.nn.functional.gelu(z, approximate="tanh")
     ),
-    "mish": Activation(_mish, _constant(MISH_SLOPE)),
-    "clamp": Activation(_clamp, _clamp_slope, (), 2),
+    "silu": Activation(_silu, _constant(SILU_SLOPE), lambda t, z: t.nn.functional.silu(z)),
+    "sigmoid": Activation(sigmoid, _constant(0.25), lambda t, z: t.sigmoid(z)),
+    "tanh": Activation(np.tanh, _constant(1.0), lambda t, z: t.tanh(z)),
+    "relu_squared": Activation(
+        _relu_squared,
+        lambda z, e: np.where(z + e < 0, 0.0, 2 * np.maximum(z, 0) + e),
+        lambda t, z: t.relu(z).square(),
+    ),
+    "quick_gelu": Activation(  # y sigmoid(y) / 1.702 at y = 1.702 z: silu's slope
+        _quick_gelu, _constant(SILU_SLOPE), lambda t, z: z * t.sigmoid(1.702 * z)
+    ),
+    "leaky_relu": Activation(
+        _leaky_relu,
+        lambda z, e, slope: max(1.0, abs(slope)),
+        lambda t, z, slope: t.nn.functional.leaky_relu(z, slope),
+        (0.01,),
+        variants=((0.2,), (-0.5,)),
+    ),
+    "elu": Activation(
+        _elu,
+        lambda z, e, alpha: max(1.0, abs(alpha)),
+        lambda t, z, alpha: t.nn.functional.elu(z, alpha),
+        (1.0,),
+        variants=((0.5,), (2.0,)),
+    ),
+    "hardswish": Activation(_hardswish, _hardswish_slope, lambda t, z: t.nn.functional.hardswish(z)),
+    "softplus": Activation(
+        _softplus,
+        _constant(1.0),
+        lambda t, z: t.nn.functional.softplus(z),
+        step=lambda z, e: np.where(np.abs(z - 20) <= e, SOFTPLUS_STEP, 0.0),
+    ),
+    "mish": Activation(_mish, _constant(MISH_SLOPE), lambda t, z: t.nn.functional.mish(z)),
+    "clamp": Activation(  # low > high gives high, as in torch
+        _clamp,
+        _clamp_slope,
+        lambda t, z, low, high: t.clamp(z, low, high),
+        required=2,
+        variants=((-0.5, 0.75), (0.0, 6.0), (0.75, -0.5)),
+    ),
 }
 ALIASES = {"swish": "silu"}
 
@@ -157,6 +196,10 @@ class Gated(NamedTuple):
     gate: Activation
     up: Activation
     defaults: tuple[float, ...] = ()
+    variants: tuple[tuple[float, ...], ...] = ()
+
+    def torch(self, torch: Any, g: Any, u: Any, *parameters: float) -> Any:
+        return self.gate.torch(torch, g, *parameters) * self.up.torch(torch, u, *parameters)
 
 
 def _gate(name: str) -> Gated:
@@ -178,13 +221,32 @@ GATED: dict[str, Gated] = {
     "geglu_tanh": _gate("gelu_tanh"),
     "reglu": _gate("relu"),
     "glu": _gate("sigmoid"),
-    # x sigmoid(a x) has silu's greatest slope for every a != 0
     "swiglu_oai": Gated(
-        Activation(_oai_gate, lambda z, e, limit, alpha: np.where(z - e > limit, 0.0, SILU_SLOPE)),
-        Activation(_oai_up, lambda z, e, limit, alpha: _clamp_slope(z, e, -limit, limit)),
+        Activation(  # x sigmoid(a x) has silu's greatest slope for every a != 0
+            _oai_gate,
+            lambda z, e, limit, alpha: np.where(z - e > limit, 0.0, SILU_SLOPE),
+            lambda t, g, limit, alpha: g.clamp(max=limit) * t.sigmoid(alpha * g.clamp(max=limit)),
+        ),
+        Activation(
+            _oai_up,
+            lambda z, e, limit, alpha: _clamp_slope(z, e, -limit, limit),
+            lambda t, u, limit, alpha: u.clamp(-limit, limit) + 1,
+        ),
         (7.0, 1.702),
+        ((1.5,), (2.0, 1.0)),
     ),
 }
+
+
+def spellings(rows: Mapping[str, Activation | Gated]) -> tuple[str, ...]:
+    """Every call of these rows that the cases make: "elu", "elu(0.5)", "clamp(0:6)", and aliases."""
+    texts = []
+    for name, row in rows.items():
+        if isinstance(row, Gated) or not row.required:
+            texts.append(name)
+        texts += [f"{name}({':'.join(f'{p:g}' for p in variant)})" for variant in row.variants]
+        texts += [alias for alias, meant in ALIASES.items() if meant == name]
+    return tuple(texts)
 
 
 def resolve(activation: Spec) -> tuple[str, Activation | Gated, tuple[float, ...]]:

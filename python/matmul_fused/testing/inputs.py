@@ -127,7 +127,7 @@ def embed(
     for place, axis in enumerate(reversed(order)):
         strides[axis] = step
         step *= max(extents[axis], 1)
-        if place == 0 and view in ("padded", "sliced"):
+        if view == "padded" or (view == "sliced" and place == 0):  # padded: a gap after every axis, none merges
             step += 3
     for axis in range(rank):
         if extents[axis] != shape[axis]:
@@ -182,7 +182,9 @@ def _draw(case: Case, shape: Sequence[int], dtype: str, role: str, rng: np.rando
         least = form.least_normal
         x *= {"a": least / 4, "b": 1.0, "epilogue": least / 8}[role]
     if kind == "special" and x.size:
-        few = x.size // 1000 + (x.size > 20 or rng.random() < 0.3)
+        lines = x.size if role == "epilogue" else x.size // max(case.k, 1)
+        few = min(x.size // 1000, lines // 4)  # most sums over k keep a finite value, or an infinite one that is right
+        few += x.size > 20 or rng.random() < 0.3
         planted = rng.integers(0, x.size, few)
         x.ravel()[planted] = rng.choice([np.nan, np.inf, -np.inf], len(planted))
     return x

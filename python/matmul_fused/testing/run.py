@@ -20,7 +20,7 @@ from .reference import Expected, Figures, assert_close, expect
 from .rounding import Array, numpy_dtype
 
 # With small integers these have results without any rounding in the accumulator.
-_EXACT = {"none", "relu", "leaky_relu(-0.5)", "clamp(-0.5:0.75)", "clamp(0:6)"}
+_EXACT = {"none", "relu", "leaky_relu(-0.5)", "clamp(-0.5:0.75)", "clamp(0:6)", "clamp(0.75:-0.5)"}
 
 
 class Transfer(Protocol):

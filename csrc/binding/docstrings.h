@@ -1,0 +1,81 @@
+/* What help() and inspect.signature() say of the functions of the module; __init__.pyi has the full
+ * texts. Up to "--" a text is the signature, which Python parses. Path of a call: off it. */
+#ifndef MMF_DOCSTRINGS_H
+#define MMF_DOCSTRINGS_H
+
+#define MMF_CALL_SIGNATURE                                                                         \
+    "($module, A, B, bias=None, activation=None, *, alpha=1.0, beta=None, C=None, multiply=None, " \
+    "preactivation=None, gate_layout=None, out=None, out_dtype=None, allow_tf32=False, "           \
+    "stream=None)\n--\n\n"
+
+/* clang-format off */
+#define MMF_DOC_MATMUL_FUSED \
+    "matmul_fused" MMF_CALL_SIGNATURE \
+    "activation(alpha * (A @ B) + beta * C + bias) * multiply, computed in one kernel, rounded once.\n" \
+    "\n" \
+    "    z   = alpha * sum_k A[m, k] * B[k, n] + beta * C[m, n] + bias    (float32, or float64 for float64)\n" \
+    "    out = activation(z) * multiply[m, n]\n" \
+    "\n" \
+    "Shapes as in numpy.matmul; float32, float64, float16 or bfloat16; NumPy, torch, JAX or any DLPack array.\n" \
+    "\n" \
+    "A              (..., M, K), any strides; the result belongs to its library\n" \
+    "B              (..., K, N), dtype of A; W.T for a weight stored (N, K); a PackedMatrix; a pair (gate, up)\n" \
+    "bias           broadcasts to z; 1-D lies along N, (M, 1) is one per row; a pair with a pair B\n" \
+    "activation     None, a name (mf.activations, mf.gated_activations), or (name, parameter, ...):\n" \
+    "               (\"leaky_relu\", slope), (\"elu\", alpha), (\"clamp\", low, high), (\"swiglu_oai\", limit, alpha);\n" \
+    "               gated forms give act(gate) * up of the 2N columns of B\n" \
+    "alpha, beta    real numbers; beta defaults to 1 with C; with 0, C (or A and B) is not read\n" \
+    "C              broadcasts to z\n" \
+    "multiply       broadcasts to the result\n" \
+    "preactivation  an array of z's shape that is filled with z\n" \
+    "gate_layout    \"halves\" [gate | up] (default), \"halves_up_first\" [up | gate], \"interleaved\" g0 u0 g1 ...\n" \
+    "out            an array of the result's shape, filled and returned itself; may be C, in place\n" \
+    "out_dtype      a name, a NumPy, torch or JAX dtype; default: that of out, else of A\n" \
+    "allow_tf32     let devices round float32 inputs to 11 bits; the CPU never does\n" \
+    "stream         for device arrays; None on the CPU\n" \
+    "\n" \
+    "Raises TypeError (no array, a dtype), ValueError (shapes, strides, overlap, an unknown name, an operand that\n" \
+    "requires grad: none is recorded), BufferError (a DLPack producer broke the protocol), NotImplementedError (no\n" \
+    "kernel takes the call), MemoryError, DeviceError; nothing is written before every argument is checked.\n" \
+    "\n" \
+    ">>> mf.matmul_fused(x, layer.weight.T, layer.bias, \"gelu\")\n" \
+    "\n" \
+    "Formulas and sources of the activations: torch.nn.functional; gated forms: Shazeer, arXiv:2002.05202; swiglu_oai:\n" \
+    "gpt-oss. Written out in __init__.pyi of the package."
+
+#define MMF_DOC_EXPLAIN \
+    "explain" MMF_CALL_SIGNATURE \
+    "The facts of matmul_fused.explain as a dict."
+
+#define MMF_DOC_PREPACK \
+    "prepack($module, B, *, gate_layout=None, layout=\"auto\")\n--\n\n" \
+    "Reorder a weight once, and pass the PackedMatrix as B of many calls.\n" \
+    "\n" \
+    "B            (K, N), any strides, float32, float64, float16 or bfloat16; it is copied. Or a pair (gate, up)\n" \
+    "gate_layout  where gate and up columns lie in one weight for a gated activation, as in matmul_fused\n" \
+    "layout       \"auto\" or the name of a packed layout of B's device: \"panels64\" on the CPU\n" \
+    "\n" \
+    "Raises what matmul_fused raises for B; ValueError for an unknown layout or an odd number of gated columns;\n" \
+    "NotImplementedError for more than two axes."
+
+#define MMF_DOC_SET_NUM_THREADS \
+    "set_num_threads($module, n, /)\n--\n\n" \
+    "Let the CPU back end use n threads from the next call on, the calling one included.\n" \
+    "\n" \
+    "TypeError unless n is an int, ValueError unless it is from 1 to 1024. Results do not depend on it."
+
+#define MMF_DOC_GET_NUM_THREADS \
+    "get_num_threads($module, /)\n--\n\n" \
+    "Threads of the CPU back end: set_num_threads, else MATMUL_FUSED_NUM_THREADS, else OMP_NUM_THREADS, else\n" \
+    "the cores that this process may use."
+
+#define MMF_DOC_INFO \
+    "info($module, /)\n--\n\n" \
+    "The facts of matmul_fused.info as a dict."
+
+#define MMF_DOC_FORCE_KERNEL \
+    "force_kernel($module, name, /)\n--\n\n" \
+    "Let only the named kernel run on this thread (None: any); the name forced before, or None."
+/* clang-format on */
+
+#endif

@@ -1,0 +1,106 @@
+"""Where kernels cut a problem: K in pieces whose sums are folded, compensated where there are many; leading axes that
+are merged. Results that can be told exactly; the sweep runs the same shapes at random (cases.edge_cases)."""
+
+import numpy as np
+import pytest
+
+import matmul_fused as mf
+from matmul_fused.testing import embed, force_kernel
+from support import DTYPES, KERNELS, check, draw, dtype_of
+
+DEPTHS = (1, 191, 193, 383, 385, 767, 768, 769, 1000, 2049, 3073, 6145, 6200)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("k", DEPTHS)
+def test_integers_are_summed_exactly(kernel, dtype, k):
+    rng = np.random.default_rng(k)
+    A, B = rng.integers(-3, 4, (7, k)), rng.integers(-3, 4, (k, 37))
+    with force_kernel(kernel):
+        got = mf.matmul_fused(A.astype(dtype_of(dtype)), B.astype(dtype_of(dtype)), out_dtype="float64")
+    np.testing.assert_array_equal(got, A @ B)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("k", [769, 2049, 6200])
+def test_infinite_sums_stay_infinite(kernel, dtype, k):
+    """An infinity in any piece of K gives that infinity, not the NaN of inf - inf."""
+    A, B = np.ones((9, k)), np.ones((k, 20))
+    places = [0, 1, 200, 383, 384, k // 2, k - 2, k - 1]
+    for row, place in enumerate(places):
+        A[row, place] = np.inf if row % 2 else -np.inf
+    with force_kernel(kernel):
+        got = mf.matmul_fused(A.astype(dtype_of(dtype)), B.astype(dtype_of(dtype)), out_dtype="float64")
+    want = np.where(np.arange(9) % 2 == 1, np.inf, -np.inf)
+    want[-1] = k
+    np.testing.assert_array_equal(got, np.broadcast_to(want[:, None], got.shape))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_overflowing_sums_are_infinite(kernel, dtype, request):
+    """The sum passes the accumulator's greatest number in a late piece, and stays there."""
+    if kernel.startswith("cpu_blocked"):
+        reason = "fold() keeps the infinity that an overflowing addition lost, and subtracts it from the next piece"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    k, greatest = 6200, np.finfo(dtype).max
+    A, B = np.full((3, k), np.array(greatest / 5000, dtype)), np.ones((k, 20), dtype)
+    with force_kernel(kernel):
+        got = mf.matmul_fused(A, B)
+    assert (got == np.inf).all()
+
+
+OPERANDS = ("A", "bias", "C", "multiply", "preactivation", "out")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("uneven", OPERANDS)
+def test_axes_merge_only_if_every_operand_steps_evenly(kernel, rows, uneven):
+    """B does not vary over the leading axes, and all operands but one could be seen as one long matrix."""
+    shape, k, columns = (2, 3, rows), 6, 7
+    gap = {axis: [(0, 2) if at == axis else (0, 0) for at in range(4)] for axis in range(3)}
+    for pad in (gap[1], gap[2] if rows > 1 else gap[1]):
+        operands = {}
+        for name in OPERANDS:
+            full = (*shape, k if name == "A" else columns)
+            buffer = draw(full, seed=OPERANDS.index(name))
+            if name == uneven:
+                buffer = np.pad(buffer, pad, constant_values=np.nan)
+            operands[name] = buffer
+        views = {n: x[:, : shape[1], : shape[2]] for n, x in operands.items()}
+        before = {name: view.copy() for name, view in views.items()}
+        B = draw((k, columns), seed=9)
+        with force_kernel(kernel):
+            out = mf.matmul_fused(B=B, activation="silu", **views)
+        inputs = {name: before[name] for name in ("bias", "C", "multiply")}
+        check(out, before["A"], B, activation="silu", **inputs)
+        np.testing.assert_allclose(views["preactivation"], before["A"] @ B + inputs["C"] + inputs["bias"], rtol=1e-4)
+        if uneven in ("out", "preactivation"):
+            assert np.isnan(operands[uneven]).sum() == operands[uneven].size - views[uneven].size
+
+
+def test_padded_views_of_the_cases_have_a_gap_after_every_axis():
+    operand = embed("out", (2, 3, 4), "float32", "padded", writable=True)
+    assert operand.strides == (3 * (4 + 3) + 3, 4 + 3, 1)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_clamp_with_its_bounds_swapped_is_torchs(kernel):
+    """min(max(z, low), high): high everywhere, NaN where z is NaN."""
+    z = np.float32([-5, 0, 0.5, 1, 2, np.inf, -np.inf, np.nan])
+    with force_kernel(kernel):
+        got = mf.matmul_fused(np.ones((1, 0), np.float32), np.ones((0, 8), np.float32), z, ("clamp", 2, 1))[0]
+    np.testing.assert_array_equal(got, np.float32([1] * 7 + [np.nan]))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_swiglu_oai_clamps_up_on_both_sides(kernel):
+    u = np.float32([-1e30, -9, -7.5, -7, 0, 7, 7.5, 1e30])
+    gate = np.full(8, 3, np.float32)
+    with force_kernel(kernel):
+        empty = np.ones((1, 0), np.float32), np.ones((0, 16), np.float32)
+        got = mf.matmul_fused(*empty, np.concatenate([gate, u]), "swiglu_oai")[0]
+    np.testing.assert_allclose(got, 3 / (1 + np.exp(-1.702 * 3)) * (np.clip(u, -7, 7) + 1), rtol=1e-5)
