@@ -144,7 +144,7 @@ static mmf_status import_owned(mmf_state *state, mmf_import *import)
     case MMF_KIND_TORCH:
         return mmf_check_torch_grad(state, import);
     case MMF_KIND_EXCHANGE:
-        return mmf_view_exchange(state, import);
+        return mmf_view_exchange(state, import, NULL);
     case MMF_KIND_ARRAY:
         import->tensor = *mmf_array_tensor(import->object);
         return MMF_OK;
@@ -156,11 +156,11 @@ static mmf_status import_owned(mmf_state *state, mmf_import *import)
     }
 }
 
-static mmf_status view_borrowed(mmf_state *state, mmf_import *import)
+static mmf_status view_borrowed(mmf_state *state, mmf_import *import, bool *asked)
 {
     return import->kind == MMF_KIND_NUMPY
                ? mmf_numpy_import(state, import->object, import->name, &import->tensor)
-               : mmf_view_exchange(state, import);
+               : mmf_view_exchange(state, import, asked);
 }
 
 mmf_status mmf_import_recheck(mmf_state *state, const mmf_import *imports, int count)
@@ -169,7 +169,7 @@ mmf_status mmf_import_recheck(mmf_state *state, const mmf_import *imports, int c
         if (!is_borrowed(&imports[i]))
             continue;
         mmf_import again = imports[i];
-        mmf_status status = view_borrowed(state, &again);
+        mmf_status status = view_borrowed(state, &again, NULL);
         if (status)
             return status;
         const mmf_tensor *x = &imports[i].tensor, *y = &again.tensor;
@@ -188,19 +188,25 @@ mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count)
 {
     mmf_status status = MMF_OK;
     bool asked = false;
-    for (int i = 0; !status && i < count; i++) {
+    int plain = 0;
+    for (; plain < count && mmf_numpy_check_exact(imports[plain].object); plain++) {
+        imports[plain].kind = MMF_KIND_NUMPY;
+        status = mmf_numpy_import(state, imports[plain].object, imports[plain].name,
+                                  &imports[plain].tensor);
+        if (status)
+            return status;
+    }
+    if (plain == count) /* nothing but ndarrays: no Python has run */
+        return MMF_OK;
+    for (int i = plain; !status && i < count; i++) {
         if (mmf_numpy_check_exact(imports[i].object))
             imports[i].kind = MMF_KIND_NUMPY;
         else
             status = import_owned(state, &imports[i]);
     }
-    for (int i = 0; !status && i < count; i++) {
-        if (!is_borrowed(&imports[i]))
-            continue;
-        status = view_borrowed(state, &imports[i]);
-        if (!status && imports[i].kind == MMF_KIND_TORCH)
-            status = mmf_check_torch_negative(state, &imports[i], &asked);
-    }
+    for (int i = 0; !status && i < count; i++)
+        if (is_borrowed(&imports[i]))
+            status = view_borrowed(state, &imports[i], &asked);
     return !status && asked ? mmf_import_recheck(state, imports, count) : status;
 }
 

@@ -25,7 +25,6 @@ static inline void mmf_import_init(mmf_import *import, PyObject *object, const c
 {
     import->object = object;
     import->name = name;
-    import->api = NULL;
     import->legacy = NULL;
     import->versioned = NULL;
 }
@@ -48,9 +47,9 @@ mmf_status mmf_find_type(mmf_state *state, PyObject *object, const char *name,
                          mmf_type_facts *facts);
 
 mmf_status mmf_check_torch_grad(mmf_state *state, const mmf_import *import); /* may run Python */
-mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import);
-/* *asked: torch had to be asked, and may have run Python. */
-mmf_status mmf_check_torch_negative(mmf_state *state, const mmf_import *import, bool *asked);
+/* Unless asked is NULL, torch tensors are checked for a negative bit; *asked becomes true if torch
+ * had to be asked for it, which may have run Python. */
+mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import, bool *asked);
 mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import);
 
 /* Check a DLTensor and take its facts over. */

@@ -96,11 +96,8 @@ static bool may_be_negative(const mmf_tensor *tensor)
     return true;
 }
 
-mmf_status mmf_check_torch_negative(mmf_state *state, const mmf_import *import, bool *asked)
+static mmf_status check_negative_bit(mmf_state *state, const mmf_import *import)
 {
-    if (!may_be_negative(&import->tensor))
-        return MMF_OK;
-    *asked = true;
     PyObject *negative = state->torch_is_neg.ml_meth(import->object, NULL);
     if (!negative)
         return torch_raised(state, import, "is_neg()");
@@ -111,7 +108,7 @@ mmf_status mmf_check_torch_negative(mmf_state *state, const mmf_import *import, 
                     import->name, import->name);
 }
 
-mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import)
+mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import, bool *asked)
 {
     DLTensor view = {0};
     const char *name = import->name;
@@ -132,5 +129,10 @@ mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import)
                             "%s.clone() outside of the transform",
                             name, name);
     }
-    return mmf_view_dltensor(&view, name, &import->tensor);
+    mmf_status status = mmf_view_dltensor(&view, name, &import->tensor);
+    if (!status && torch && asked && may_be_negative(&import->tensor)) {
+        *asked = true;
+        status = check_negative_bit(state, import);
+    }
+    return status;
 }
