@@ -45,6 +45,21 @@ ROWS: list[tuple[str, str, str]] = [
         "f(A, B, mf.prepack(B))",
         "TypeError: bias is a PackedMatrix; only B can be prepacked",
     ),
+    (
+        "Arrays",
+        "f(A, [B, B], None, 'swiglu')",
+        "TypeError: B is a list, not an array; pass a pair as a tuple (gate, up), one array as np.asarray(B)",
+    ),
+    (
+        "Arrays",
+        "f(A, (B, B), [b, b], 'swiglu')",
+        "TypeError: bias is a list, not an array; pass a pair as a tuple (gate, up), one array as np.asarray(bias)",
+    ),
+    (
+        "Arrays",
+        "f(A, (B, [1.0]), None, 'swiglu')",
+        "TypeError: B[1] is a list, not an array; pass np.asarray(B[1])",
+    ),
     ("Dtypes", "f(A.astype(int), B)", f"TypeError: A has dtype int64; {DTYPES}"),
     ("Dtypes", "f(A.astype(bool), B)", f"TypeError: A has dtype bool; {DTYPES}"),
     ("Dtypes", "f(A, B.astype(complex))", f"TypeError: B has dtype complex128; {DTYPES}"),
@@ -337,6 +352,11 @@ ROWS: list[tuple[str, str, str]] = [
     ),
     (
         "Prepacked weights",
+        "mf.prepack(mf.prepack(B))",
+        "TypeError: B is a PackedMatrix already; pass it to matmul_fused as it is, or prepack B.unpack() anew",
+    ),
+    (
+        "Prepacked weights",
         "mf.prepack(B, layout='tiles')",
         'ValueError: unknown layout "tiles"; on the CPU it is "auto" or "panels64"',
     ),
@@ -397,6 +417,11 @@ ROWS: list[tuple[str, str, str]] = [
         "f(A, B, out=torch.empty(5, 6, requires_grad=True))",
         "ValueError: out requires grad, but matmul_fused records no gradients; pass out.detach() or call it under "
         "torch.no_grad()",
+    ),
+    (
+        "torch",
+        "f(torch.nn.UninitializedBuffer(), B)",
+        "TypeError: A: its __torch_function__ raised when asked for is_neg(); pass a plain torch.Tensor",
     ),
     (
         "torch",

@@ -172,10 +172,18 @@ class ExchangeAPI(ctypes.Structure):
 
 
 def make_library(
-    *, major: int = 1, has_view: bool = True, capsule: bytes = b"dlpack_exchange_api", **modes: bool
+    *,
+    major: int = 1,
+    has_view: bool = True,
+    has_allocator: bool = True,
+    has_to_object: bool = True,
+    capsule: bytes = b"dlpack_exchange_api",
+    on_allocate: Callable[[], None] | None = None,
+    **modes: bool,
 ) -> type:
     """A class of arrays with an exchange API of its own, as a small library would have.
 
+    on_allocate() runs when a result is allocated.
     modes: view_fails, allocator_fails (through set_error), allocator_silent, to_object_fails.
     """
     keep: list[Any] = []
@@ -205,6 +213,8 @@ def make_library(
     deleter = DELETER(delete)
 
     def allocate(prototype: Any, out: Any, context: int, set_error: int) -> int:
+        if on_allocate:
+            on_allocate()
         if modes.get("allocator_fails"):
             SET_ERROR(set_error)(context, b"MemoryError", b"pool is empty")
             return -1
@@ -230,8 +240,8 @@ def make_library(
 
     functions = [ALLOCATE(allocate), TO_OBJECT(to_object), FROM_OBJECT(view), deleter]
     api = ExchangeAPI(major=major, minor=3)
-    api.allocator = ctypes.cast(functions[0], ctypes.c_void_p)
-    api.to_object = ctypes.cast(functions[1], ctypes.c_void_p)
+    api.allocator = ctypes.cast(functions[0], ctypes.c_void_p) if has_allocator else None
+    api.to_object = ctypes.cast(functions[1], ctypes.c_void_p) if has_to_object else None
     api.view = ctypes.cast(functions[2], ctypes.c_void_p) if has_view else None
     _kept.append((api, functions, keep))
     LibraryArray.__dlpack_c_exchange_api__ = new_capsule(ctypes.addressof(api), capsule)

@@ -191,6 +191,36 @@ def test_other_scalars_are_refused(value):
         mf.matmul_fused(A, B, alpha=value)
 
 
+# --- types that raise ---
+
+
+def test_a_metaclass_that_raises_is_named_and_the_cause_chained():
+    class Meta(type):
+        def __getattr__(cls, name):
+            raise RuntimeError("no attributes")
+
+    class Stranger(metaclass=Meta):
+        pass
+
+    for call in (lambda: mf.matmul_fused(A, Stranger()), lambda: mf.prepack(Stranger())):
+        with pytest.raises(TypeError, match=r"^B is a Stranger, whose type raised when asked for DLPack") as caught:
+            call()
+        assert str(caught.value.__cause__) == "no attributes"
+
+
+def test_a_torch_function_that_raises_is_named_and_the_cause_chained():
+    torch = pytest.importorskip("torch")
+
+    class Raising(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, arguments=(), keywords=None):
+            raise RuntimeError("no functions")
+
+    with pytest.raises(TypeError, match=r"^bias: its __torch_function__ raised when asked for requires_grad") as caught:
+        mf.matmul_fused(A, B, torch.ones(6).as_subclass(Raising))
+    assert str(caught.value.__cause__) == "no functions"
+
+
 # --- empty and astronomic shapes ---
 
 LENGTHS = (0, 1, 17)

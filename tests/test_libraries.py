@@ -413,6 +413,14 @@ def test_float64_for_jax_without_x64_is_not_silently_float32():
     assert dtype == "float64" or "x64" in refused
 
 
+def test_jax_is_asked_about_float64_before_anything_is_written():
+    pytest.importorskip("jax")
+    z = np.full((5, 6), np.nan)
+    with pytest.raises(TypeError, match="jax makes float32 of a float64 result; set jax_enable_x64"):
+        mf.matmul_fused(to_jax(draw((5, 7))), draw((7, 6)), out_dtype="float64", preactivation=z)
+    assert np.isnan(z).all()
+
+
 @pytest.mark.parametrize(
     ("spelling", "text"),
     [

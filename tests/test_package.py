@@ -91,6 +91,13 @@ def test_import_is_light():
     assert python("-c", code).stdout == "[]\n"
 
 
+def test_subinterpreters_are_refused():
+    lines = python(ROOT / "tests" / "isolated" / "subinterpreter.py").stdout.splitlines()
+    for line in lines[:2]:
+        assert re.fullmatch("matmul_fused works in the main interpreter only, not in subinterpreter [0-9]+", line)
+    assert lines[2:] == ["the main interpreter works"]
+
+
 def test_testing_is_imported_on_first_use():
     code = "import sys, matmul_fused as m; m.testing; print('matmul_fused.testing' in sys.modules)"
     assert python("-c", code).stdout == "True\n"

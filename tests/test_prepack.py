@@ -7,6 +7,10 @@ Pickling, copying and immutability are in test_lifetime.py.
 
 import itertools
 import math
+import pickle
+import sys
+import threading
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -274,12 +278,6 @@ def test_prepack_refuses(arguments, keywords, error, text):
             ValueError,
             "gate_layout differs from the one that B was prepacked with",
         ),
-        (
-            PACKED["halves"],
-            {"activation": "glu", "bias": (draw(3), draw(3))},
-            ValueError,
-            "bias is a pair but B is not",
-        ),
         ((PACKED[None], B32), {"activation": "glu"}, TypeError, r"B\[0\] and B\[1\] must both be prepacked or both be"),
         ((B32, PACKED[None]), {"activation": "glu"}, TypeError, r"B\[0\] and B\[1\] must both be prepacked or both be"),
         ((PACKED["halves"],) * 2, {"activation": "glu"}, ValueError, r"B\[0\] was prepacked with a gate_layout"),
@@ -301,6 +299,76 @@ def test_calls_refuse_packed_weights(B, keywords, error, text):
     with pytest.raises(error, match=text) as caught:
         mf.matmul_fused(**{"A": A32, "B": B} | keywords)
     assert type(caught.value) is error
+
+
+def test_a_pair_of_biases_for_a_pair_packed_or_not():
+    pair, biases = (draw((7, 6)), draw((7, 6), seed=1)), (draw(6), draw(6, seed=1))
+    wanted = mf.matmul_fused(A32, pair, biases, "swiglu")
+    check(wanted, A32, np.hstack(pair), np.hstack(biases), "swiglu")
+    packed = mf.prepack(pair)
+    for weight in (packed, pickle.loads(pickle.dumps(packed)), mf.prepack(np.hstack(pair), gate_layout="halves")):
+        assert same_bits(mf.matmul_fused(A32, weight, biases, "swiglu"), wanted)
+        assert same_bits(mf.matmul_fused(A32, weight, np.hstack(biases), "swiglu"), wanted)
+    z = np.full((A32.shape[0], 12), np.nan)
+    mf.matmul_fused(A32, packed, biases, "swiglu", C=draw(12), preactivation=z)
+    check(z, A32, np.hstack(pair), np.hstack(biases), C=draw(12))
+
+
+def test_a_namedtuple_is_a_pair():
+    class Pair(NamedTuple):
+        gate: Any
+        up: Any
+
+    pair, biases = Pair(draw((7, 6)), draw((7, 6), seed=1)), Pair(draw(6), draw(6, seed=1))
+    for weight in (pair, mf.prepack(pair)):
+        check(mf.matmul_fused(A32, weight, biases, "geglu"), A32, np.hstack(pair), np.hstack(biases), "geglu")
+
+
+def test_unpack_of_a_read_only_weight_is_writable():
+    weight = draw((7, 6))
+    weight.flags.writeable = False
+    for B in (weight, (weight, weight)):
+        copy = np.from_dlpack(mf.prepack(B).unpack())
+        assert copy.flags.writeable
+        out = mf.prepack(weight).unpack()
+        assert mf.matmul_fused(draw((7, 7)), draw((7, 6), seed=1), out=out) is out
+
+
+@pytest.mark.parametrize("call", ["prepack", "prepack a pair", "unpack", "pickle"])
+def test_other_threads_run_while_a_weight_is_copied(call):
+    """Threads that want the GIL get it when it is released: here nobody is asked to give it up for 100 s."""
+    weight = np.ones((2048, 2048), np.float32)
+    packed = mf.prepack(weight)
+    function, argument = {
+        "prepack": (mf.prepack, weight),
+        "prepack a pair": (mf.prepack, (weight, weight)),
+        "unpack": (mf.PackedMatrix.unpack, packed),
+        "pickle": (mf.PackedMatrix.__reduce__, packed),
+    }[call]
+    runs = []
+    ready, go = threading.Event(), threading.Event()
+
+    def other():
+        ready.set()
+        go.wait()
+        runs.append(True)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    ready.wait()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(100)
+    try:
+        go.set()
+        for _ in range(100):
+            function(argument)
+            if runs:
+                break
+        ran = bool(runs)
+    finally:
+        sys.setswitchinterval(before)
+    thread.join()
+    assert ran
 
 
 def test_the_gate_layout_may_be_repeated():

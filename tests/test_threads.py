@@ -73,6 +73,25 @@ def test_threads_share_one_weight(dtype, packed):
     assert in_threads(8, hammer) == [[]] * 8
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_subnormals_are_kept_whatever_the_threads_mode(kernel):
+    """torch.set_flush_denormal changes the calling thread; the workers were started in either mode."""
+    torch = pytest.importorskip("torch")
+    A, B = draw((200, 64)) * np.float32(2**-64), draw((64, 130)) * np.float32(2**-66)
+    tensors = torch.from_numpy(A), torch.from_numpy(B)
+    with force_kernel(kernel):
+        wanted = mf.matmul_fused(A, B).tobytes()
+        assert np.any(np.abs(np.frombuffer(wanted, np.float32)) < 2**-126)
+        assert torch.set_flush_denormal(True)
+        try:
+            for threads in COUNTS:
+                mf.set_num_threads(threads)
+                assert mf.matmul_fused(A, B).tobytes() == wanted
+                assert mf.matmul_fused(*tensors).numpy().tobytes() == wanted
+        finally:
+            torch.set_flush_denormal(False)
+
+
 def test_number_of_threads_changes_while_others_compute():
     A, B = draw((257, 300)), draw((300, 201))
     wanted = mf.matmul_fused(A, B, None, "gelu").tobytes()

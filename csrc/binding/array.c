@@ -103,33 +103,45 @@ typedef struct exported {
     int64_t shape[MMF_MAX_RANK], strides[MMF_MAX_RANK];
 } exported;
 
+/* With the GIL. */
 static void free_exported(exported *self)
+{
+    Py_DECREF(self->owner);
+    free(self);
+}
+
+/* What a deleter does: consumers call it on any thread, with or without the GIL. */
+static void free_anywhere(exported *self)
 {
     if (!Py_IsInitialized()) /* leak rather than touch an interpreter that is gone */
         return;
     PyGILState_STATE gil = PyGILState_Ensure();
-    Py_DECREF(self->owner);
+    free_exported(self);
     PyGILState_Release(gil);
-    free(self);
 }
 
 static void delete_legacy(DLManagedTensor *tensor)
 {
-    free_exported(tensor->manager_ctx);
+    free_anywhere(tensor->manager_ctx);
 }
 
 static void delete_versioned(DLManagedTensorVersioned *tensor)
 {
-    free_exported(tensor->manager_ctx);
+    free_anywhere(tensor->manager_ctx);
 }
 
 /* Destructor of a capsule: frees what no consumer has taken (a consumer renames the capsule). */
 static void drop_capsule(PyObject *capsule)
 {
-    if (PyCapsule_IsValid(capsule, "dltensor_versioned"))
-        delete_versioned(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
-    else if (PyCapsule_IsValid(capsule, "dltensor"))
-        delete_legacy(PyCapsule_GetPointer(capsule, "dltensor"));
+    DLManagedTensorVersioned *versioned = PyCapsule_IsValid(capsule, "dltensor_versioned")
+                                              ? PyCapsule_GetPointer(capsule, "dltensor_versioned")
+                                              : NULL;
+    DLManagedTensor *legacy =
+        PyCapsule_IsValid(capsule, "dltensor") ? PyCapsule_GetPointer(capsule, "dltensor") : NULL;
+    if (versioned)
+        free_exported(versioned->manager_ctx);
+    else if (legacy)
+        free_exported(legacy->manager_ctx);
 }
 
 static PyObject *export_capsule(PyObject *owner, bool versioned, uint64_t flags)

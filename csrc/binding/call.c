@@ -61,17 +61,13 @@ static mmf_status parse_scalars(mmf_state *state, PyObject *const *values, mmf_r
     return status;
 }
 
-/* Import one operand into the next free slot. */
-static mmf_status add_import(mmf_state *state, mmf_call *call, PyObject *object, const char *name,
-                             const mmf_tensor **tensor)
+/* Give one operand the next free slot of the imports. */
+static void add_import(mmf_call *call, PyObject *object, const char *name,
+                       const mmf_tensor **tensor)
 {
-    mmf_import *import = &call->import[call->imports];
-    mmf_status status = mmf_import_tensor(state, object, name, import);
-    if (status)
-        return status;
-    call->imports++;
+    mmf_import *import = &call->import[call->imports++];
+    mmf_import_init(import, object, name);
     *tensor = &import->tensor;
-    return MMF_OK;
 }
 
 /* B, or one of a pair. A PackedMatrix needs no import: the argument keeps it alive. */
@@ -83,8 +79,10 @@ static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object,
     bool packed = Py_TYPE(object) == state->packed_type;
     if (up && packed != (request->packed != 0))
         return mmf_fail(MMF_TYPE_ERROR, "B[0] and B[1] must both be prepacked or both be arrays");
-    if (!packed)
-        return add_import(state, call, object, name, tensor);
+    if (!packed) {
+        add_import(call, object, name, tensor);
+        return MMF_OK;
+    }
     const mmf_packed *weight = (const mmf_packed *)object;
     if (pair && weight->gate != MMF_GATE_NONE)
         return mmf_fail(
@@ -108,9 +106,9 @@ static mmf_status pair_size(PyObject *object, const char *name)
                     PyTuple_Size(object));
 }
 
-static mmf_status import_weight(mmf_state *state, mmf_call *call, PyObject *object)
+static mmf_status add_weights(mmf_state *state, mmf_call *call, PyObject *object)
 {
-    if (!PyTuple_CheckExact(object))
+    if (!PyTuple_Check(object))
         return add_weight(state, call, object, "B", false, false);
     mmf_status status = pair_size(object, "B");
     if (!status)
@@ -120,40 +118,40 @@ static mmf_status import_weight(mmf_state *state, mmf_call *call, PyObject *obje
     return status;
 }
 
-static mmf_status import_bias(mmf_state *state, mmf_call *call, PyObject *object)
+static mmf_status add_bias(mmf_call *call, PyObject *object)
 {
-    if (!PyTuple_CheckExact(object))
-        return add_import(state, call, object, "bias", &call->request.bias);
+    if (!PyTuple_Check(object)) {
+        add_import(call, object, "bias", &call->request.bias);
+        return MMF_OK;
+    }
     mmf_status status = pair_size(object, "bias");
-    if (!status)
-        status =
-            add_import(state, call, PyTuple_GetItem(object, 0), "bias[0]", &call->request.bias);
-    if (!status)
-        status =
-            add_import(state, call, PyTuple_GetItem(object, 1), "bias[1]", &call->request.bias_up);
-    return status;
+    if (status)
+        return status;
+    add_import(call, PyTuple_GetItem(object, 0), "bias[0]", &call->request.bias);
+    add_import(call, PyTuple_GetItem(object, 1), "bias[1]", &call->request.bias_up);
+    return MMF_OK;
 }
 
 static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf_call *call)
 {
     mmf_request *request = &call->request;
-    mmf_status status = add_import(state, call, values[ARG_A], "A", &request->a);
-    if (!status)
-        status = import_weight(state, call, values[ARG_B]);
+    add_import(call, values[ARG_A], "A", &request->a);
+    mmf_status status = add_weights(state, call, values[ARG_B]);
     if (!status && given(values[ARG_BIAS]))
-        status = import_bias(state, call, values[ARG_BIAS]);
-    if (!status && given(values[ARG_C]))
-        status = add_import(state, call, values[ARG_C], "C", &request->c);
-    if (!status && given(values[ARG_MULTIPLY]))
-        status = add_import(state, call, values[ARG_MULTIPLY], "multiply", &request->multiply);
-    if (!status && given(values[ARG_PREACTIVATION]))
-        status = add_import(state, call, values[ARG_PREACTIVATION], "preactivation",
-                            &request->preactivation);
-    if (!status && given(values[ARG_OUT])) {
+        status = add_bias(call, values[ARG_BIAS]);
+    if (status)
+        return status;
+    if (given(values[ARG_C]))
+        add_import(call, values[ARG_C], "C", &request->c);
+    if (given(values[ARG_MULTIPLY]))
+        add_import(call, values[ARG_MULTIPLY], "multiply", &request->multiply);
+    if (given(values[ARG_PREACTIVATION]))
+        add_import(call, values[ARG_PREACTIVATION], "preactivation", &request->preactivation);
+    if (given(values[ARG_OUT])) {
         call->out = values[ARG_OUT];
-        status = add_import(state, call, call->out, "out", &request->out);
+        add_import(call, call->out, "out", &request->out);
     }
-    return status;
+    return mmf_import_tensors(state, call->import, call->imports);
 }
 
 static mmf_status check_stream(PyObject *stream, mmf_device device)
@@ -208,30 +206,36 @@ static mmf_status run(const mmf_plan *plan, const mmf_problem *problem)
     return status;
 }
 
+static mmf_status make_output(mmf_state *state, mmf_call *call, mmf_output *output)
+{
+    mmf_status status = mmf_output_new(state, &call->import[0], &call->result, output);
+    return !status && output->ran_python ? mmf_import_recheck(state, call->import, call->imports)
+                                         : status;
+}
+
 PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
                            PyObject *keywords)
 {
     mmf_state *state = mmf_state_of(module);
     mmf_call call;
     mmf_plan plan;
+    mmf_output output = {0};
     PyObject *result = NULL;
     mmf_status status = mmf_call_begin(state, "matmul_fused", arguments, count, keywords, &call);
     if (!status)
         status = mmf_plan_choose(&call.problem, &plan);
-    if (!status) {
-        result =
-            call.out ? Py_NewRef(call.out) : mmf_output_new(state, &call.import[0], &call.result);
-        status = result ? MMF_OK : MMF_PYTHON_ERROR;
-    }
+    if (!status && !call.out)
+        status = make_output(state, &call, &output);
     if (!status) {
         call.problem.data[MMF_OUT] = call.result.data;
         status = run(&plan, &call.problem);
     }
     if (status) {
         mmf_raise(state, status);
-        Py_CLEAR(result);
-    } else if (!call.out) {
-        result = mmf_output_finish(state, &call.import[0], &call.result, result);
+        mmf_output_drop(&output);
+    } else {
+        result =
+            call.out ? Py_NewRef(call.out) : mmf_output_finish(state, &call.import[0], &output);
     }
     mmf_call_end(&call);
     return result;

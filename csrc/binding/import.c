@@ -7,6 +7,7 @@
 #include "binding/numpy.h"
 
 #include <stdio.h>
+#include <string.h>
 
 mmf_status mmf_refuse_dtype(const char *name, const char *dtype)
 {
@@ -77,13 +78,33 @@ static mmf_status view_device(DLDevice given, const char *name, mmf_device *devi
 
 __attribute__((cold)) static mmf_status refuse_dltype(DLDataType given, const char *name)
 {
-    static const char *const codes[] = {"int",    "uint",    "float", "opaque",
-                                        "bfloat", "complex", "bool"};
-    char text[64];
-    int length =
-        given.code < sizeof codes / sizeof *codes
-            ? snprintf(text, sizeof text, "%s%d", codes[given.code], given.bits)
-            : snprintf(text, sizeof text, "DLPack code %d with %d bits", given.code, given.bits);
+    static const char *const codes[] = {/* with their bits, and without */
+                                        "int",
+                                        "uint",
+                                        "float",
+                                        "opaque",
+                                        "bfloat",
+                                        "complex",
+                                        "bool",
+                                        "float8_e3m4",
+                                        "float8_e4m3",
+                                        "float8_e4m3b11fnuz",
+                                        "float8_e4m3fn",
+                                        "float8_e4m3fnuz",
+                                        "float8_e5m2",
+                                        "float8_e5m2fnuz",
+                                        "float8_e8m0fnu",
+                                        "float6_e2m3fn",
+                                        "float6_e3m2fn",
+                                        "float4_e2m1fn"};
+    char text[64], bits[8] = "";
+    int length;
+    if (given.code <= MMF_DL_BOOL)
+        snprintf(bits, sizeof bits, "%d", given.bits);
+    if (given.code < sizeof codes / sizeof *codes)
+        length = snprintf(text, sizeof text, "%s%s", codes[given.code], bits);
+    else
+        length = snprintf(text, sizeof text, "DLPack code %d with %d bits", given.code, given.bits);
     if (given.lanes != 1)
         snprintf(text + length, sizeof text - (size_t)length, " with %d lanes", given.lanes);
     return mmf_refuse_dtype(name, text);
@@ -105,7 +126,7 @@ mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *t
     /* As numbers: offsets may be negative ones that wrap around. */
     tensor->data = dl->data ? (void *)((uintptr_t)dl->data + dl->byte_offset) : NULL;
     tensor->ndim = dl->ndim;
-    tensor->readonly = false;
+    tensor->readonly = MMF_WRITABLE;
     int64_t bytes = mmf_dtypes[tensor->dtype].size; /* 0-long axes left out */
     for (int i = 0; i < dl->ndim; i++) {
         if (dl->shape[i] < 0)
@@ -124,37 +145,91 @@ mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *t
     return mmf_check_memory(name, tensor);
 }
 
-mmf_status mmf_import_tensor(mmf_state *state, PyObject *object, const char *name,
-                             mmf_import *import)
+/* Is the memory held by the Python object alone, which may let go of it while Python runs? */
+static bool is_borrowed(const mmf_import *import)
 {
-    import->object = object;
-    import->legacy = NULL;
-    import->versioned = NULL;
-    import->api = NULL;
-    if (mmf_numpy_check_exact(object)) {
-        import->kind = MMF_KIND_NUMPY;
-        return mmf_numpy_import(state, object, name, &import->tensor);
-    }
+    return import->kind == MMF_KIND_NUMPY || import->kind == MMF_KIND_TORCH;
+}
+
+/* All that may run Python. Fills the tensor unless it is borrowed. */
+static mmf_status import_owned(mmf_state *state, mmf_import *import)
+{
     mmf_type_facts facts;
-    mmf_status status = mmf_find_type(state, object, name, &facts);
+    mmf_status status = mmf_find_type(state, import->object, import->name, &facts);
     if (status)
         return status;
     import->kind = facts.kind;
     import->api = facts.api;
     switch (facts.kind) {
     case MMF_KIND_NUMPY:
-        return mmf_numpy_import(state, object, name, &import->tensor);
+        return MMF_OK;
     case MMF_KIND_TORCH:
+        return mmf_check_torch_grad(state, import);
     case MMF_KIND_EXCHANGE:
-        return mmf_import_exchange(state, name, import);
+        return mmf_view_exchange(state, import, NULL);
     case MMF_KIND_ARRAY:
-        import->tensor = *mmf_array_tensor(object);
+        import->tensor = *mmf_array_tensor(import->object);
         return MMF_OK;
     case MMF_KIND_PACKED:
-        return mmf_fail(MMF_TYPE_ERROR, "%s is a PackedMatrix; only B can be prepacked", name);
+        return mmf_fail(MMF_TYPE_ERROR, "%s is a PackedMatrix; only B can be prepacked",
+                        import->name);
     default:
-        return mmf_import_capsule(state, name, import);
+        return mmf_import_capsule(state, import);
     }
+}
+
+static mmf_status view_borrowed(mmf_state *state, mmf_import *import, bool *asked)
+{
+    return import->kind == MMF_KIND_NUMPY
+               ? mmf_numpy_import(state, import->object, import->name, &import->tensor)
+               : mmf_view_exchange(state, import, asked);
+}
+
+mmf_status mmf_import_recheck(mmf_state *state, const mmf_import *imports, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (!is_borrowed(&imports[i]))
+            continue;
+        mmf_import again = imports[i];
+        mmf_status status = view_borrowed(state, &again, NULL);
+        if (status)
+            return status;
+        const mmf_tensor *x = &imports[i].tensor, *y = &again.tensor;
+        size_t bytes = (size_t)x->ndim * sizeof *x->shape;
+        if (x->data != y->data || x->dtype != y->dtype || x->ndim != y->ndim ||
+            memcmp(x->shape, y->shape, bytes) || memcmp(x->strides, y->strides, bytes))
+            return mmf_fail(MMF_BUFFER_ERROR,
+                            "%s changed its memory or shape during the call, in Python code that "
+                            "another operand ran",
+                            imports[i].name);
+    }
+    return MMF_OK;
+}
+
+mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count)
+{
+    mmf_status status = MMF_OK;
+    bool asked = false;
+    int plain = 0;
+    for (; plain < count && mmf_numpy_check_exact(imports[plain].object); plain++) {
+        imports[plain].kind = MMF_KIND_NUMPY;
+        status = mmf_numpy_import(state, imports[plain].object, imports[plain].name,
+                                  &imports[plain].tensor);
+        if (status)
+            return status;
+    }
+    if (plain == count) /* nothing but ndarrays: no Python has run */
+        return MMF_OK;
+    for (int i = plain; !status && i < count; i++) {
+        if (mmf_numpy_check_exact(imports[i].object))
+            imports[i].kind = MMF_KIND_NUMPY;
+        else
+            status = import_owned(state, &imports[i]);
+    }
+    for (int i = 0; !status && i < count; i++)
+        if (is_borrowed(&imports[i]))
+            status = view_borrowed(state, &imports[i], &asked);
+    return !status && asked ? mmf_import_recheck(state, imports, count) : status;
 }
 
 void mmf_import_release(mmf_import *import)

@@ -1,5 +1,7 @@
-/* One Python object to one mmf_tensor, by the cheapest way its type offers. Path of a call: second
- * stop, after the arguments are parsed. */
+/* Python objects to mmf_tensors, by the cheapest way each type offers. An import may run Python (an
+ * unseen type, __dlpack__, a torch subclass), which may resize another operand: all of that comes
+ * first, views of memory that only the Python object holds come last. Path of a call: second stop,
+ * after the arguments are parsed. */
 #ifndef MMF_IMPORT_H
 #define MMF_IMPORT_H
 
@@ -12,17 +14,29 @@
 typedef struct mmf_import {
     mmf_tensor tensor;
     PyObject *object; /* borrowed */
+    const char *name; /* what errors call it */
     mmf_kind kind;
     const DLPackExchangeAPI *api;
     DLManagedTensor *legacy; /* owned, or NULL */
     DLManagedTensorVersioned *versioned;
 } mmf_import;
 
-/* Import object, called name in errors. TypeError: no array, or a dtype or kind of array that has
- * no meaning here; BufferError: the producer broke DLPack's protocol; ValueError: a view that must
- * be copied or resolved first. */
-mmf_status mmf_import_tensor(mmf_state *state, PyObject *object, const char *name,
-                             mmf_import *import);
+/* Say what mmf_import_tensors() shall import: object, called name in errors. */
+static inline void mmf_import_init(mmf_import *import, PyObject *object, const char *name)
+{
+    import->object = object;
+    import->name = name;
+    import->legacy = NULL;
+    import->versioned = NULL;
+}
+
+/* Import all. TypeError: no array, or a dtype or kind of array that has no meaning here;
+ * BufferError: the producer broke DLPack's protocol; ValueError: a view that must be copied or
+ * resolved first. After a failure too, each import is to be released. */
+mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count);
+
+/* Python may have run since mmf_import_tensors(): BufferError if memory moved meanwhile. */
+mmf_status mmf_import_recheck(mmf_state *state, const mmf_import *imports, int count);
 
 /* Give the capsule's tensor, if there is one, back to its producer. */
 void mmf_import_release(mmf_import *import);
@@ -33,8 +47,11 @@ void mmf_import_release(mmf_import *import);
 mmf_status mmf_find_type(mmf_state *state, PyObject *object, const char *name,
                          mmf_type_facts *facts);
 
-mmf_status mmf_import_exchange(mmf_state *state, const char *name, mmf_import *import);
-mmf_status mmf_import_capsule(mmf_state *state, const char *name, mmf_import *import);
+mmf_status mmf_check_torch_grad(mmf_state *state, const mmf_import *import); /* may run Python */
+/* Unless asked is NULL, torch tensors are checked for a negative bit; *asked becomes true if torch
+ * had to be asked for it, which may have run Python. */
+mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import, bool *asked);
+mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import);
 
 /* Check a DLTensor and take its facts over. */
 mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *tensor);

@@ -16,14 +16,6 @@ static void drop(PyObject *object)
     PyErr_Restore(type, value, traceback);
 }
 
-/* One item of the pair; -1, which is no device, for what no int32_t holds. */
-static int32_t device_number(PyObject *item)
-{
-    int overflow;
-    long number = PyLong_AsLongAndOverflow(item, &overflow);
-    return overflow || number != (int32_t)number ? -1 : (int32_t)number;
-}
-
 /* (type, id) of __dlpack_device__(). */
 static mmf_status ask_device(mmf_state *state, PyObject *object, const char *name, DLDevice *device)
 {
@@ -31,12 +23,15 @@ static mmf_status ask_device(mmf_state *state, PyObject *object, const char *nam
     if (!pair)
         return call_failed(state, name, "__dlpack_device__");
     bool is_pair = PyTuple_Check(pair) && PyTuple_Size(pair) == 2;
-    if (is_pair) {
-        device->device_type = device_number(PyTuple_GetItem(pair, 0));
-        device->device_id = PyErr_Occurred() ? 0 : device_number(PyTuple_GetItem(pair, 1));
-    }
+    long type = is_pair ? PyLong_AsLong(PyTuple_GetItem(pair, 0)) : 0;
+    long id = is_pair && !PyErr_Occurred() ? PyLong_AsLong(PyTuple_GetItem(pair, 1)) : 0;
+    *device = (DLDevice){(int32_t)type, (int32_t)id};
     mmf_status status = PyErr_Occurred() ? call_failed(state, name, "__dlpack_device__") : MMF_OK;
     drop(pair);
+    if (!status && (device->device_type != type || device->device_id != id))
+        return mmf_fail(MMF_BUFFER_ERROR,
+                        "%s: its __dlpack_device__() returned (%ld, %ld), which no device is", name,
+                        type, id);
     if (is_pair)
         return status;
     return mmf_fail(MMF_BUFFER_ERROR, "%s: its __dlpack_device__() returned no pair (type, id)",
@@ -105,8 +100,9 @@ static mmf_status take_tensor(PyObject *capsule, const char *name, mmf_import *i
                     name, given ? given : "");
 }
 
-mmf_status mmf_import_capsule(mmf_state *state, const char *name, mmf_import *import)
+mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import)
 {
+    const char *name = import->name;
     DLDevice device = {0};
     const DLTensor *view = NULL;
     mmf_status status = ask_device(state, import->object, name, &device);
@@ -127,8 +123,11 @@ mmf_status mmf_import_capsule(mmf_state *state, const char *name, mmf_import *im
     if (!status)
         status = mmf_view_dltensor(view, name, &import->tensor);
     /* An unversioned capsule cannot say that it may be written. */
-    import->tensor.readonly = import->legacy || (import->versioned && view &&
-                                                 import->versioned->flags & MMF_DL_FLAG_READ_ONLY);
+    bool readonly = import->kind == MMF_KIND_JAX ||
+                    (import->versioned && view && import->versioned->flags & MMF_DL_FLAG_READ_ONLY);
+    import->tensor.readonly = readonly         ? MMF_READONLY
+                              : import->legacy ? MMF_UNVERSIONED
+                                               : MMF_WRITABLE;
     if (status) { /* now: Python that the release runs may leave another error text */
         mmf_raise(state, status);
         mmf_import_release(import);

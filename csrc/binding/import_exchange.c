@@ -51,12 +51,22 @@ static mmf_status refuse_torch(mmf_state *state, PyObject *object, const char *n
     return mmf_raise_from(state, status);
 }
 
-static mmf_status check_grad(mmf_state *state, PyObject *object, const char *name)
+/* A subclass's own __torch_function__, or a mode's, raised. */
+static mmf_status torch_raised(mmf_state *state, const mmf_import *import, const char *member)
 {
+    return mmf_raise_from(state, mmf_fail(MMF_TYPE_ERROR,
+                                          "%s: its __torch_function__ raised when asked for %s; "
+                                          "pass a plain torch.Tensor",
+                                          import->name, member));
+}
+
+mmf_status mmf_check_torch_grad(mmf_state *state, const mmf_import *import)
+{
+    PyObject *object = import->object;
     PyObject *requires_grad =
         state->torch_requires_grad.get(object, state->torch_requires_grad.closure);
     if (!requires_grad)
-        return MMF_PYTHON_ERROR;
+        return torch_raised(state, import, "requires_grad");
     Py_DECREF(requires_grad);
     if (requires_grad == Py_False)
         return MMF_OK;
@@ -70,7 +80,7 @@ static mmf_status check_grad(mmf_state *state, PyObject *object, const char *nam
         MMF_VALUE_ERROR,
         "%s requires grad, but matmul_fused records no gradients; pass %s.detach() or call "
         "it under torch.no_grad()",
-        name, name);
+        import->name, import->name);
 }
 
 /* torch's public way to a negative bit is the imaginary part of a conjugated tensor: it and its
@@ -86,26 +96,26 @@ static bool may_be_negative(const mmf_tensor *tensor)
     return true;
 }
 
-static mmf_status check_negative_bit(mmf_state *state, PyObject *object, const char *name)
+static mmf_status check_negative_bit(mmf_state *state, const mmf_import *import)
 {
-    PyObject *negative = state->torch_is_neg.ml_meth(object, NULL);
+    PyObject *negative = state->torch_is_neg.ml_meth(import->object, NULL);
     if (!negative)
-        return MMF_PYTHON_ERROR;
+        return torch_raised(state, import, "is_neg()");
     Py_DECREF(negative);
     if (negative == Py_False)
         return MMF_OK;
-    return mmf_fail(MMF_VALUE_ERROR, "%s has its negative bit set; pass %s.resolve_neg()", name,
-                    name);
+    return mmf_fail(MMF_VALUE_ERROR, "%s has its negative bit set; pass %s.resolve_neg()",
+                    import->name, import->name);
 }
 
-mmf_status mmf_import_exchange(mmf_state *state, const char *name, mmf_import *import)
+mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import, bool *asked)
 {
     DLTensor view = {0};
-    PyObject *object = import->object;
+    const char *name = import->name;
     bool torch = import->kind == MMF_KIND_TORCH;
-    if (import->api->dltensor_from_py_object_no_sync(object, &view)) {
+    if (import->api->dltensor_from_py_object_no_sync(import->object, &view)) {
         if (torch)
-            return refuse_torch(state, object, name);
+            return refuse_torch(state, import->object, name);
         return mmf_raise_from(
             state, mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack exchange API gave no view", name));
     }
@@ -120,9 +130,9 @@ mmf_status mmf_import_exchange(mmf_state *state, const char *name, mmf_import *i
                             name, name);
     }
     mmf_status status = mmf_view_dltensor(&view, name, &import->tensor);
-    if (!status && torch)
-        status = check_grad(state, object, name);
-    if (!status && torch && may_be_negative(&import->tensor))
-        status = check_negative_bit(state, object, name);
+    if (!status && torch && asked && may_be_negative(&import->tensor)) {
+        *asked = true;
+        status = check_negative_bit(state, import);
+    }
     return status;
 }

@@ -114,8 +114,25 @@ static mmf_status find_torch(mmf_state *state, PyObject *object, const char *nam
 static mmf_status refuse_type(PyObject *object, const char *name)
 {
     char type[MMF_PRINTABLE];
-    return mmf_fail(MMF_TYPE_ERROR, "%s is a %s, not an array; pass np.asarray(%s)", name,
-                    mmf_type_name(object, type), name);
+    bool pair = PyList_Check(object) && (strcmp(name, "B") == 0 || strcmp(name, "bias") == 0);
+    return mmf_fail(MMF_TYPE_ERROR, "%s is a %s, not an array; pass %snp.asarray(%s)", name,
+                    mmf_type_name(object, type),
+                    pair ? "a pair as a tuple (gate, up), one array as " : "", name);
+}
+
+/* A metaclass, say, raised when it was asked for an attribute. */
+static mmf_status refuse_raising_type(mmf_state *state, PyObject *object, const char *name)
+{
+    char text[MMF_PRINTABLE];
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    mmf_type_name(object, text);
+    PyErr_Restore(type, value, traceback);
+    return mmf_raise_from(state,
+                          mmf_fail(MMF_TYPE_ERROR,
+                                   "%s is a %s, whose type raised when asked for DLPack; pass a "
+                                   "plain array",
+                                   name, text));
 }
 
 static mmf_status classify_numpy(PyTypeObject *type, const char *name)
@@ -159,8 +176,9 @@ static mmf_status classify(mmf_state *state, PyObject *object, const char *name,
     PyObject *capsule = type_attribute(type, state->names[MMF_NAME_EXCHANGE_API]);
     if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
         const DLPackExchangeAPI *api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-        bool usable =
-            api->header.version.major == MMF_DLPACK_MAJOR && api->dltensor_from_py_object_no_sync;
+        bool usable = api->header.version.major == MMF_DLPACK_MAJOR &&
+                      api->dltensor_from_py_object_no_sync && api->managed_tensor_allocator &&
+                      api->managed_tensor_to_py_object_no_sync;
         facts->api = usable ? api : NULL;
     }
     Py_XDECREF(capsule);
@@ -193,6 +211,8 @@ mmf_status mmf_find_type(mmf_state *state, PyObject *object, const char *name,
         return MMF_OK;
     }
     mmf_status status = classify(state, object, name, facts);
+    if (status == MMF_PYTHON_ERROR)
+        return refuse_raising_type(state, object, name);
     if (status)
         return status;
     mmf_type_facts *slot = &state->types[state->next_type];

@@ -72,9 +72,23 @@ static int add_types(PyObject *module, mmf_state *state)
                                : -1;
 }
 
+/* DLPack's deleters come on any thread and take the GIL through PyGILState_Ensure(), which knows
+ * the main interpreter only. */
+static int check_interpreter(void)
+{
+    int64_t id = PyInterpreterState_GetID(PyInterpreterState_Get());
+    if (id > 0)
+        PyErr_Format(PyExc_ImportError,
+                     "matmul_fused works in the main interpreter only, not in subinterpreter %lld",
+                     (long long)id);
+    return id == 0 ? 0 : -1;
+}
+
 static int execute(PyObject *module)
 {
     mmf_state *state = mmf_state_of(module);
+    if (check_interpreter())
+        return -1;
     mmf_read_environment();
     if (mmf_numpy_load() || add_names(state) || add_types(module, state))
         return -1;

@@ -102,7 +102,7 @@ mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name
     int shift = mmf_dtypes[tensor->dtype].shift;
     tensor->data = PyArray_DATA(array);
     tensor->device = (mmf_device){MMF_CPU, 0};
-    tensor->readonly = !PyArray_ISWRITEABLE(array);
+    tensor->readonly = PyArray_ISWRITEABLE(array) ? MMF_WRITABLE : MMF_READONLY;
     tensor->ndim = ndim;
     const npy_intp *shape = PyArray_DIMS(array), *strides = PyArray_STRIDES(array);
     for (int i = 0; i < ndim; i++) {

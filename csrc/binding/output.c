@@ -10,19 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Give memory that `managed` owns to A's library as one of its objects. */
-static PyObject *to_object(mmf_state *state, const mmf_import *a, DLManagedTensorVersioned *managed)
-{
-    void *object = NULL;
-    if (a->api->managed_tensor_to_py_object_no_sync(managed, &object) == 0)
-        return object;
-    if (managed->deleter)
-        managed->deleter(managed);
-    mmf_raise_from(state,
-                   mmf_fail(MMF_BUFFER_ERROR, "A's library made no object of the result's memory"));
-    return NULL;
-}
-
 /* A result on the host that a torch tensor will own: description and elements in one piece of
  * memory. torch's host allocator is malloc too, but asking for it costs half a small call. */
 typedef struct host_block {
@@ -36,15 +23,13 @@ static void free_host_block(DLManagedTensorVersioned *managed)
     free(managed); /* the first member of its block */
 }
 
-static PyObject *new_torch(mmf_state *state, const mmf_import *a, mmf_tensor *tensor)
+static mmf_status new_torch(mmf_tensor *tensor, mmf_output *output)
 {
     const mmf_dtype_row *dtype = &mmf_dtypes[tensor->dtype];
     size_t bytes = (size_t)mmf_tensor_size(tensor) * dtype->size;
     host_block *block = malloc(sizeof *block + 64 + bytes);
-    if (!block) {
-        mmf_raise(state, mmf_fail(MMF_NO_MEMORY, "no memory for a result of %zu bytes", bytes));
-        return NULL;
-    }
+    if (!block)
+        return mmf_fail(MMF_NO_MEMORY, "no memory for a result of %zu bytes", bytes);
     tensor->data = (void *)(((uintptr_t)block->elements + 63) & ~(uintptr_t)63);
     block->managed =
         (DLManagedTensorVersioned){.version = {MMF_DLPACK_MAJOR, MMF_DLPACK_MINOR},
@@ -59,7 +44,8 @@ static PyObject *new_torch(mmf_state *state, const mmf_import *a, mmf_tensor *te
         block->shape[i] = tensor->shape[i];
         block->strides[i] = tensor->strides[i];
     }
-    return to_object(state, a, &block->managed);
+    output->managed = &block->managed;
+    return MMF_OK;
 }
 
 /* Called by an allocator that fails; *context becomes the status. torch calls every failure a
@@ -76,7 +62,8 @@ static void set_allocator_error(void *context, const char *kind, const char *mes
 }
 
 /* Memory of A's own library through its exchange API. */
-static PyObject *new_exchange(mmf_state *state, const mmf_import *a, mmf_tensor *tensor)
+static mmf_status new_exchange(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
+                               mmf_output *output)
 {
     const mmf_dtype_row *dtype = &mmf_dtypes[tensor->dtype];
     DLTensor prototype = {.device = {MMF_DL_CPU, 0},
@@ -89,76 +76,103 @@ static PyObject *new_exchange(mmf_state *state, const mmf_import *a, mmf_tensor 
     if (a->api->managed_tensor_allocator(&prototype, &managed, &status, set_allocator_error)) {
         if (!status)
             status = mmf_fail(MMF_NO_MEMORY, "the allocator of A's library failed");
-        mmf_raise_from(state, status);
-        return NULL;
+        return mmf_raise_from(state, status);
     }
     const DLTensor *view = &managed->dl_tensor;
+    output->managed = managed;
+    output->ran_python = true;
     tensor->data = (char *)view->data + view->byte_offset;
-    if (!view->data && mmf_tensor_size(tensor)) {
-        if (managed->deleter)
-            managed->deleter(managed);
-        return mmf_raise(state, mmf_fail(MMF_TYPE_ERROR,
-                                         "A's library gave a result without memory: a mode such as "
-                                         "FakeTensorMode or functionalize is active; call "
-                                         "matmul_fused outside of it"));
-    }
+    if (!view->data && mmf_tensor_size(tensor))
+        return mmf_fail(MMF_TYPE_ERROR,
+                        "A's library gave a result without memory: a mode such as FakeTensorMode "
+                        "or functionalize is active; call matmul_fused outside of it");
     bool strided = view->strides && mmf_tensor_size(tensor); /* over nothing any strides will do */
     for (int i = 0; strided && i < tensor->ndim; i++)
-        if (tensor->shape[i] > 1 && view->strides[i] != tensor->strides[i]) {
-            if (managed->deleter)
-                managed->deleter(managed);
-            return mmf_raise(state,
-                             mmf_fail(MMF_BUFFER_ERROR,
-                                      "the allocator of A's library gave strides that were not "
-                                      "asked for"));
-        }
-    return to_object(state, a, managed);
+        if (tensor->shape[i] > 1 && view->strides[i] != tensor->strides[i])
+            return mmf_fail(MMF_BUFFER_ERROR,
+                            "the allocator of A's library gave strides that were not asked for");
+    return MMF_OK;
 }
 
-PyObject *mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor)
+/* Will jax keep the dtype? Without x64 it silently narrows float64. */
+static mmf_status check_jax_keeps(mmf_state *state, const mmf_tensor *tensor)
 {
-    switch (a->kind) {
-    case MMF_KIND_NUMPY:
-        return mmf_numpy_new(state, tensor);
-    case MMF_KIND_TORCH:
-        return new_torch(state, a, tensor);
-    case MMF_KIND_EXCHANGE:
-        return new_exchange(state, a, tensor);
-    default:
-        return mmf_array_new(state, tensor);
-    }
-}
-
-/* Did jax keep the dtype? Without x64 it silently narrows float64. */
-static bool keeps_dtype(mmf_state *state, PyObject *array, const mmf_tensor *tensor)
-{
-    PyObject *dtype = PyObject_GetAttrString(array, "dtype");
+    if (tensor->dtype != MMF_FLOAT64)
+        return MMF_OK;
+    PyObject *module = PyImport_ImportModule("jax.dtypes");
+    PyObject *canonicalize = module ? PyObject_GetAttrString(module, "canonicalize_dtype") : NULL;
+    PyObject *wanted = canonicalize ? PyUnicode_FromString("float64") : NULL;
+    PyObject *dtype = wanted ? PyObject_CallFunctionObjArgs(canonicalize, wanted, NULL) : NULL;
     mmf_dtype given = MMF_ABSENT;
     mmf_status status =
         dtype ? mmf_parse_dtype(state, dtype, "out_dtype", &given) : MMF_PYTHON_ERROR;
     Py_XDECREF(dtype);
-    if (!status && given != tensor->dtype)
-        status =
-            mmf_fail(MMF_TYPE_ERROR,
-                     "jax made %s of a %s result; set jax_enable_x64 or choose another out_dtype",
-                     mmf_dtypes[given].name, mmf_dtypes[tensor->dtype].name);
-    if (status)
-        mmf_raise(state, status);
-    return !status;
+    Py_XDECREF(wanted);
+    Py_XDECREF(canonicalize);
+    Py_XDECREF(module);
+    if (!status && given != MMF_FLOAT64)
+        status = mmf_fail(MMF_TYPE_ERROR,
+                          "jax makes %s of a float64 result; set jax_enable_x64 or choose another "
+                          "out_dtype",
+                          mmf_dtypes[given].name);
+    return status;
 }
 
-PyObject *mmf_output_finish(mmf_state *state, const mmf_import *a, const mmf_tensor *tensor,
-                            PyObject *object)
+mmf_status mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
+                          mmf_output *output)
 {
-    if (a->kind != MMF_KIND_JAX)
+    if (a->kind == MMF_KIND_TORCH)
+        return new_torch(tensor, output);
+    if (a->kind == MMF_KIND_EXCHANGE)
+        return new_exchange(state, a, tensor, output);
+    if (a->kind == MMF_KIND_JAX) {
+        output->ran_python = true;
+        mmf_status status = check_jax_keeps(state, tensor);
+        if (status)
+            return status;
+    }
+    output->object =
+        a->kind == MMF_KIND_NUMPY ? mmf_numpy_new(state, tensor) : mmf_array_new(state, tensor);
+    return output->object ? MMF_OK : MMF_PYTHON_ERROR;
+}
+
+void mmf_output_drop(mmf_output *output)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback); /* a deleter may run Python while an exception is set */
+    if (output->managed && output->managed->deleter)
+        output->managed->deleter(output->managed);
+    output->managed = NULL;
+    Py_CLEAR(output->object);
+    PyErr_Restore(type, value, traceback);
+}
+
+/* A library's object that owns the memory. */
+static PyObject *exchange_object(mmf_state *state, const mmf_import *a, mmf_output *output)
+{
+    void *object = NULL;
+    if (a->api->managed_tensor_to_py_object_no_sync(output->managed, &object) == 0)
         return object;
+    mmf_raise_from(state,
+                   mmf_fail(MMF_BUFFER_ERROR, "A's library made no object of the result's memory"));
+    mmf_output_drop(output);
+    return NULL;
+}
+
+static PyObject *jax_object(PyObject *object)
+{
     PyObject *module = PyImport_ImportModule("jax.dlpack");
     PyObject *from_dlpack = module ? PyObject_GetAttrString(module, "from_dlpack") : NULL;
     PyObject *array = from_dlpack ? PyObject_CallFunctionObjArgs(from_dlpack, object, NULL) : NULL;
     Py_XDECREF(from_dlpack);
     Py_XDECREF(module);
     Py_DECREF(object);
-    if (array && !keeps_dtype(state, array, tensor))
-        Py_CLEAR(array);
     return array;
+}
+
+PyObject *mmf_output_finish(mmf_state *state, const mmf_import *a, mmf_output *output)
+{
+    if (output->managed)
+        return exchange_object(state, a, output);
+    return a->kind == MMF_KIND_JAX ? jax_object(output->object) : output->object;
 }

@@ -4,12 +4,23 @@
 
 #include "binding/import.h"
 
-/* New memory for tensor (all but data is set): a NumPy array, a torch tensor, ... as A is; sets
- * data. NULL with an exception. */
-PyObject *mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor);
+/* A result while the kernel writes it: an object, or memory that A's library will make one of. */
+typedef struct mmf_output {
+    PyObject *object;                  /* owned, or NULL */
+    DLManagedTensorVersioned *managed; /* owned, or NULL */
+    bool ran_python;                   /* A's library was asked: imports are to be rechecked */
+} mmf_output;
 
-/* What is returned for that memory: itself, or for JAX an array made of it. Steals object. */
-PyObject *mmf_output_finish(mmf_state *state, const mmf_import *a, const mmf_tensor *tensor,
-                            PyObject *object);
+/* New memory for tensor (all but data is set), as A's library will want it; sets data. */
+mmf_status mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
+                          mmf_output *output);
+
+/* What is returned for that memory: a NumPy array, a torch tensor, ... as A is. Takes the memory
+ * over. To make an object may run Python (a garbage collection), so it comes after the kernel.
+ * NULL with an exception. */
+PyObject *mmf_output_finish(mmf_state *state, const mmf_import *a, mmf_output *output);
+
+/* Give up memory of which no object is to be made. */
+void mmf_output_drop(mmf_output *output);
 
 #endif

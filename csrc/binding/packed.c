@@ -63,6 +63,7 @@ static mmf_packed *new_packed(mmf_state *state, const mmf_tensor *weight, mmf_ga
     }
     self->weight = *weight;
     self->weight.data = memory;
+    self->weight.readonly = MMF_WRITABLE; /* whatever it was copied from */
     self->gate = gate;
     self->layout = layout;
     self->up = streams == 2 ? memory + padded : NULL;
@@ -108,8 +109,10 @@ static PyObject *pack_matrix(mmf_state *state, const mmf_tensor *weight, mmf_gat
         return NULL;
     stream_view views[2];
     int streams = split_streams(gate, weight->shape[1] / 2, weight->strides[1], views);
+    PyThreadState *thread = PyEval_SaveThread();
     for (int i = 0; i < streams; i++)
         pack_stream(self, i, weight, views[i]);
+    PyEval_RestoreThread(thread);
     return (PyObject *)self;
 }
 
@@ -139,9 +142,21 @@ static PyObject *pack_pair(mmf_state *state, const mmf_tensor *gate, const mmf_t
     mmf_packed *self = new_packed(state, &both, MMF_GATE_HALVES, layout);
     if (!self)
         return NULL;
+    PyThreadState *thread = PyEval_SaveThread();
     pack_stream(self, 0, gate, (stream_view){0, gate->strides[1]});
     pack_stream(self, 1, up, (stream_view){0, up->strides[1]});
+    PyEval_RestoreThread(thread);
     return (PyObject *)self;
+}
+
+static mmf_status check_unpacked(const mmf_state *state, const mmf_import *import)
+{
+    if (Py_TYPE(import->object) != state->packed_type)
+        return MMF_OK;
+    return mmf_fail(MMF_TYPE_ERROR,
+                    "%s is a PackedMatrix already; pass it to matmul_fused as it is, or prepack "
+                    "%s.unpack() anew",
+                    import->name, import->name);
 }
 
 static PyObject *pack_objects(mmf_state *state, PyObject *b, mmf_gate_layout gate,
@@ -149,7 +164,9 @@ static PyObject *pack_objects(mmf_state *state, PyObject *b, mmf_gate_layout gat
 {
     mmf_import imports[2];
     PyObject *result = NULL;
-    bool pair = PyTuple_CheckExact(b);
+    mmf_status status = MMF_OK;
+    const bool pair = PyTuple_Check(b);
+    const int count = pair ? 2 : 1;
     if (pair && PyTuple_Size(b) != 2)
         return mmf_raise(state,
                          mmf_fail(MMF_VALUE_ERROR, "B is a tuple of %zd; a pair is (gate, up)",
@@ -159,22 +176,21 @@ static PyObject *pack_objects(mmf_state *state, PyObject *b, mmf_gate_layout gat
                          mmf_fail(MMF_VALUE_ERROR,
                                   "gate_layout was given but B is a pair, which needs none; drop "
                                   "it"));
-    mmf_status status = mmf_import_tensor(state, pair ? PyTuple_GetItem(b, 0) : b,
-                                          pair ? "B[0]" : "B", &imports[0]);
+    mmf_import_init(&imports[0], pair ? PyTuple_GetItem(b, 0) : b, pair ? "B[0]" : "B");
+    if (pair)
+        mmf_import_init(&imports[1], PyTuple_GetItem(b, 1), "B[1]");
+    for (int i = 0; !status && i < count; i++)
+        status = check_unpacked(state, &imports[i]);
+    if (!status)
+        status = mmf_import_tensors(state, imports, count);
     if (status)
-        return mmf_raise(state, status);
-    if (!pair) {
+        mmf_raise(state, status);
+    else if (pair)
+        result = pack_pair(state, &imports[0].tensor, &imports[1].tensor, layout_name);
+    else
         result = pack_matrix(state, &imports[0].tensor, gate, layout_name);
-    } else {
-        status = mmf_import_tensor(state, PyTuple_GetItem(b, 1), "B[1]", &imports[1]);
-        if (status) {
-            mmf_raise(state, status);
-        } else {
-            result = pack_pair(state, &imports[0].tensor, &imports[1].tensor, layout_name);
-            mmf_import_release(&imports[1]);
-        }
-    }
-    mmf_import_release(&imports[0]);
+    for (int i = 0; i < count; i++)
+        mmf_import_release(&imports[i]);
     return result;
 }
 
@@ -200,16 +216,18 @@ PyObject *mmf_prepack_call(PyObject *module, PyObject *const *arguments, Py_ssiz
     return pack_objects(state, values[0], gate, layout);
 }
 
-/* Write the plain weight, C-contiguous (K, N), to data. */
+/* Write the plain weight, C-contiguous (K, N), to data, without the GIL. */
 static void unpack_into(const mmf_packed *self, void *data)
 {
     const mmf_tensor *weight = &self->weight;
     int64_t k = weight->shape[0], n = weight->shape[1], size = mmf_dtypes[weight->dtype].size;
     stream_view views[2];
     int streams = split_streams(self->gate, n / 2, 1, views);
+    PyThreadState *thread = PyEval_SaveThread();
     for (int i = 0; i < streams && k && n; i++)
         mmf_unpack(self->layout, weight->dtype, k, n / streams, i ? self->up : weight->data, n,
                    views[i].col, (char *)data + views[i].offset * size);
+    PyEval_RestoreThread(thread);
 }
 
 static PyObject *packed_unpack(PyObject *object, PyObject *unused)

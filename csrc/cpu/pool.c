@@ -9,6 +9,7 @@
  * wakes late finds the job closed and costs nothing. */
 #include "cpu/pool.h"
 
+#include "cpu/float_mode.h"
 #include "problem/status.h"
 
 #include <pthread.h>
@@ -107,6 +108,7 @@ static void sleep_until_job(void)
 static void *worker(void *unused)
 {
     (void)unused;
+    mmf_float_mode_enter(); /* a thread begins in the mode of its maker */
     for (;;) {
         int64_t start = nanoseconds();
         bool idle = true;
@@ -133,17 +135,21 @@ static void forget_threads(void)
     atomic_store(&pool.busy, false);
 }
 
+static bool watches_forks;
+
 static void watch_forks(void)
 {
-    pthread_atfork(NULL, NULL, forget_threads);
+    watches_forks = pthread_atfork(NULL, NULL, forget_threads) == 0;
 }
 
 /* Start workers up to `count`. One that cannot be started is not missed: the others do its tasks.
- */
+ * They may run where the calling thread may (they inherit its affinity), now and later. */
 static void start_workers(int count)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
+    if (!watches_forks) /* the child of a fork would wait for workers that it does not have */
+        return;
     sigset_t all, before;
     sigfillset(&all);
     pthread_attr_t attributes;
@@ -182,16 +188,10 @@ static void wait_until_left(void)
     }
 }
 
-void mmf_pool_run(int tasks, int threads, void (*task)(void *context, int index, int thread),
-                  void *context)
+/* With the workers' help. Owns pool.busy. */
+static void run_job(int tasks, int threads, void (*task)(void *context, int index, int thread),
+                    void *context)
 {
-    threads = threads < tasks ? threads : tasks;
-    threads = threads < MMF_MAX_THREADS ? threads : MMF_MAX_THREADS;
-    if (threads <= 1 || atomic_exchange(&pool.busy, true)) {
-        for (int i = 0; i < tasks; i++)
-            task(context, i, 0);
-        return;
-    }
     if (pool.started < threads - 1)
         start_workers(threads - 1);
     pool.task = task;
@@ -204,6 +204,20 @@ void mmf_pool_run(int tasks, int threads, void (*task)(void *context, int index,
     atomic_fetch_and(&pool.state, ~OPEN);
     wait_until_left();
     atomic_store(&pool.busy, false);
+}
+
+void mmf_pool_run(int tasks, int threads, void (*task)(void *context, int index, int thread),
+                  void *context)
+{
+    uint64_t mode = mmf_float_mode_enter();
+    threads = threads < tasks ? threads : tasks;
+    threads = threads < MMF_MAX_THREADS ? threads : MMF_MAX_THREADS;
+    if (threads <= 1 || atomic_exchange(&pool.busy, true))
+        for (int i = 0; i < tasks; i++)
+            task(context, i, 0);
+    else
+        run_job(tasks, threads, task, context);
+    mmf_float_mode_leave(mode);
 }
 
 static pthread_key_t workspace_key;

@@ -10,7 +10,8 @@
 
 /* Call task(context, index, thread) for every index in [0, tasks), on at most `threads` threads,
  * this one included; 0 <= thread < threads, and two calls that run at once get different numbers.
- * Returns when all are done. While another thread is inside, the caller computes every task itself
+ * Returns when all are done. Every task runs in IEEE 754's default mode, whatever the caller's
+ * (float_mode.h). While another thread is inside, the caller computes every task itself
  * (thread 0) and waits for nobody. */
 void mmf_pool_run(int tasks, int threads, void (*task)(void *context, int index, int thread),
                   void *context);

@@ -116,7 +116,9 @@ mmf_status mmf_check_gate(const mmf_request *r, mmf_gate_layout *gate)
     } else {
         *gate = r->gate_layout == MMF_GATE_NONE ? MMF_GATE_HALVES : r->gate_layout;
     }
-    if ((*gate == MMF_GATE_PAIR) != (r->bias_up != NULL) && r->bias)
+    bool takes_pair =
+        *gate == MMF_GATE_PAIR || r->packed; /* a packed weight may stem from a pair */
+    if (r->bias && (r->bias_up ? !takes_pair : *gate == MMF_GATE_PAIR))
         return mmf_fail(MMF_VALUE_ERROR,
                         r->bias_up ? "bias is a pair but B is not; pass one bias of B's columns"
                                    : "B is a pair, so bias must be None or a pair (gate, up)");

@@ -25,6 +25,8 @@ static void load(void)
     for (int i = 0; i < MMF_ENV_COUNT; i++) {
         const char *value = getenv(mmf_variables[i].name);
         values[i] = value && *value ? strdup(value) : NULL;
+        if (value && *value && !values[i])
+            mmf_environment_complain((mmf_variable)i, "ignored, no memory to copy it");
     }
 }
 

@@ -201,7 +201,12 @@ static mmf_status check_output(const char *name, const mmf_tensor *t, const shap
                         mmf_shape_text(t->ndim, t->shape, given), result_text(s, columns, wanted));
     }
     if (t->readonly)
-        return mmf_fail(MMF_VALUE_ERROR, "%s is read-only; pass a writable array", name);
+        return mmf_fail(MMF_VALUE_ERROR,
+                        t->readonly == MMF_READONLY
+                            ? "%s is read-only; pass a writable array"
+                            : "%s comes in an unversioned DLPack capsule, which cannot say that it "
+                              "may be written; pass an array whose __dlpack__ knows max_version",
+                        name);
     mmf_answer overlaps = mmf_tensor_overlaps_itself(t);
     if (overlaps == MMF_NO)
         return MMF_OK;

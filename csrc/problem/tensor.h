@@ -57,11 +57,17 @@ typedef struct mmf_device {
 /* "cpu", "cuda:0", "rocm:1", written to text (at least 24 bytes); returns text. */
 const char *mmf_device_name(mmf_device device, char *text);
 
+typedef enum mmf_readonly {
+    MMF_WRITABLE,
+    MMF_READONLY,
+    MMF_UNVERSIONED, /* a DLPack capsule that cannot say */
+} mmf_readonly;
+
 typedef struct mmf_tensor {
     void *data; /* address of element [0, ..., 0]; may be NULL if the tensor is empty */
     mmf_dtype dtype;
     mmf_device device;
-    bool readonly;
+    mmf_readonly readonly;
     int ndim;
     int64_t shape[MMF_MAX_RANK];
     int64_t strides[MMF_MAX_RANK]; /* in elements; any sign; unspecified where shape is 1 */

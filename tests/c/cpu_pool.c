@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "cpu/float_mode.h"
 #include "cpu/pool.h"
 
 #define TASKS 200
@@ -89,6 +90,39 @@ static bool small_product(int64_t size)
     return right;
 }
 
+static uint64_t mode_of[TASKS];
+
+static void note_mode(void *context, int index, int thread)
+{
+    (void)thread;
+    mode_of[index] = mmf_float_mode_get() & ~(uint64_t)MMF_FLOAT_FLAGS;
+    for (volatile int i = 0; i < 20000; i++)
+        ;
+    atomic_fetch_add((atomic_int *)context, 1);
+}
+
+/* On a thread that flushes subnormals, and with workers that such a thread has started. */
+static void test_float_mode(int threads)
+{
+    const uint64_t before = mmf_float_mode_get();
+#if defined(__x86_64__)
+    const uint64_t flushing = before | 0x8040; /* FTZ and DAZ */
+#else
+    const uint64_t flushing = before | 1u << 24; /* FZ */
+#endif
+    atomic_int done = 0;
+    mmf_float_mode_set(flushing);
+    for (int i = 0; i < 20; i++)
+        mmf_pool_run(TASKS, threads, note_mode, &done);
+    const uint64_t after = mmf_float_mode_get();
+    mmf_float_mode_set(before);
+    bool same = atomic_load(&done) == 20 * TASKS;
+    for (int i = 0; i < TASKS; i++)
+        same = same && mode_of[i] == MMF_FLOAT_MODE;
+    check(same, "tasks run in the default floating-point mode");
+    check(after == flushing, "the caller keeps its own mode");
+}
+
 static void test_fork(void)
 {
     fflush(stdout);
@@ -110,6 +144,8 @@ static void test_fork(void)
 void test_pool(void)
 {
     check(mmf_available_processors() >= 1, "processors");
+    test_float_mode(1);
+    test_float_mode(3); /* starts the workers */
     for (int tasks = 0; tasks <= TASKS; tasks += 7)
         for (int threads = 0; threads < 6; threads++)
             check(run_once(tasks, threads), "%d tasks on %d threads", tasks, threads);
