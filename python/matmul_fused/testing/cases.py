@@ -246,9 +246,9 @@ _EPILOGUES: tuple[dict[str, Any], ...] = (
     {"activation": "silu", "multiply": "full", "out_dtype": "float32", "values": "positive"},
 )
 
-# K around the ends of the pieces of 192 (double) or 384 (float) products that the CPU kernels cut it into, of two of
+# K around the ends of the pieces of 384 (double) or 768 (float) products that the CPU kernels cut it into, of two of
 # them, and of the 16 from which on they compensate the sums.
-_DEEP = (191, 193, 383, 384, 385, 767, 768, 769, 1000, 2049, 3072, 3073, 6144, 6145, 6200)
+_DEEP = (383, 384, 385, 767, 768, 769, 1000, 1536, 1537, 2049, 6144, 6145, 12288, 12289, 12400)
 # M and N beyond one block: B is packed once for all threads, the last of each in chunks of 6 MiB.
 _WIDE = ((97, 513, 33), (100, 530, 65), (193, 769, 17), (385, 1025, 7), (98, 518, 400))
 _CHUNKED = ((97, 800, 2049, ""), (97, 399, 2049, "interleaved"), (97, 401, 2049, "pair"))
