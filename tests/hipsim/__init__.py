@@ -26,6 +26,7 @@ from .device import (
     device_count,
 )
 from .library import HipError, calls, configure, entry_points, fail_next, fault_waits, hip, library, made, try_hip
+from .module import Function, Module
 
 __all__ = [
     "CAPTURE_GLOBAL",
@@ -33,8 +34,10 @@ __all__ = [
     "CAPTURE_THREAD_LOCAL",
     "Array",
     "Device",
+    "Function",
     "Graph",
     "HipError",
+    "Module",
     "Report",
     "Stream",
     "Violation",

@@ -44,6 +44,7 @@ class Report:
     counters: dict[str, int]
     allocations: int  # of the user, still live
     allocated_bytes: int
+    handles: dict[str, int]  # streams, events, modules, graphs that nobody gave back, of the process
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.violations)) or "no violations"
@@ -71,7 +72,7 @@ class Stream:
 
     def wait_for(self, other: Stream | None) -> None:
         """Let what comes next in this stream wait for what is in the other (None: the default stream) now."""
-        with self.device.current():
+        with (other or self).device.current():
             event = made("hipEventCreateWithFlags", 2)
             try:
                 hip("hipEventRecord", event, other.handle if other else 0)
@@ -198,7 +199,8 @@ class Device:
         """Violations, counters and live memory; the next report starts anew."""
         raw = library.raw_report(self.ordinal, reset)
         violations = [Violation(**entry) for entry in raw["violations"]]
-        return Report(violations, raw["counters"], raw["allocations"]["count"], raw["allocations"]["bytes"])
+        live = raw["allocations"]
+        return Report(violations, raw["counters"], live["count"], live["bytes"], raw["handles"])
 
     def assert_clean(self) -> Report:
         """Finish all work; AssertionError with every violation, else the report."""

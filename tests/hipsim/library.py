@@ -121,7 +121,7 @@ def configure(**settings: Any) -> None:
     """Change settings (seed, checks, order, threads, version): see runtime/settings.c."""
     for name, value in settings.items():
         if library().hipsim_set(name.encode(), str(value).encode()):
-            raise ValueError(f"{name}={value}: {library().hipsim_problem().decode() or 'no such setting'}")
+            raise ValueError(library().hipsim_problem().decode())
 
 
 def fail_next(name: str, code: int, skip: int = 0) -> None:

@@ -63,6 +63,26 @@ static void put_string(FILE *out, const char *text)
     fputc('"', out);
 }
 
+/* Handles that somebody still holds, of the whole process. */
+static void put_handles(FILE *out)
+{
+    size_t streams = 0, events = 0, modules = 0, graphs = 0, execs = 0;
+    for (const struct rt_stream *stream = rt.streams; stream; stream = stream->next)
+        streams += !stream->null && !stream->destroyed && !stream->per_thread;
+    for (const struct rt_event *event = rt.events; event; event = event->next)
+        events += !event->destroyed;
+    for (const struct rt_module *module = rt.modules; module; module = module->next)
+        modules += !module->unloaded;
+    for (const struct rt_graph *graph = rt.graphs; graph; graph = graph->next)
+        graphs++;
+    for (const struct rt_exec *exec = rt.execs; exec; exec = exec->next)
+        execs += !exec->destroyed;
+    fprintf(out,
+            "{\"streams\": %zu, \"events\": %zu, \"modules\": %zu, \"graphs\": %zu, "
+            "\"graph_execs\": %zu}",
+            streams, events, modules, graphs, execs);
+}
+
 static void put_report(FILE *out, const struct rt_device *device)
 {
     const struct hipsim_counters *c = &device->counters;
@@ -106,7 +126,10 @@ static void put_report(FILE *out, const struct rt_device *device)
         fprintf(out, "}");
     }
     size_t bytes, count = rt_live_allocations(device->ordinal, &bytes);
-    fprintf(out, "], \"allocations\": {\"count\": %zu, \"bytes\": %zu}}", count, bytes);
+    fprintf(out, "], \"allocations\": {\"count\": %zu, \"bytes\": %zu}, \"handles\": ", count,
+            bytes);
+    put_handles(out);
+    fputc('}', out);
 }
 
 static void clear(struct rt_device *device)

@@ -161,7 +161,7 @@ struct rt_stream {
     int device;
     unsigned flags;
     int priority;
-    bool null, destroyed, running;
+    bool null, per_thread, destroyed, running;
     struct rt_op *head, *tail;
     uint64_t enqueued; /* sequence of the newest operation */
     struct rt_capture *capture;

@@ -148,6 +148,7 @@ int hipsim_set(const char *name, const char *value)
 {
     int result = -1;
     pthread_mutex_lock(&rt.lock);
+    refuse(name, value); /* until the name is found */
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         if (strcmp(settings[i].name, name) == 0)
             result = settings[i].set(value) ? 0 : -1;

@@ -24,6 +24,8 @@ struct rt_stream *rt_stream_of(hipStream_t handle)
     if (handle == hipStreamPerThread) {
         if (!rt_thread.streams[device])
             rt_thread.streams[device] = make_stream(device, hipStreamDefault, 0);
+        if (rt_thread.streams[device])
+            rt_thread.streams[device]->per_thread = true;
         return rt_thread.streams[device];
     }
     for (struct rt_stream *stream = rt.streams; stream; stream = stream->next) {
