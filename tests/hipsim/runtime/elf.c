@@ -69,8 +69,11 @@ static hipError_t load_segments(struct rt_module *module, const struct object *o
         if (!part)
             return hipErrorOutOfMemory;
         module->segments[module->segment_count++] = part;
-        memcpy(part->host, object->bytes + segment.p_offset, segment.p_filesz);
-        memset(part->host + segment.p_filesz, 0, segment.p_memsz - segment.p_filesz);
+        unsigned char *bytes = rt_bytes(part);
+        if (!bytes)
+            return hipErrorOutOfMemory;
+        memcpy(bytes, object->bytes + segment.p_offset, segment.p_filesz);
+        memset(bytes + segment.p_filesz, 0, segment.p_memsz - segment.p_filesz);
     }
     return hipSuccess;
 }
@@ -106,7 +109,7 @@ static hipError_t relocate(struct rt_module *module, const struct object *object
             if (entry.r_offset < object->low || entry.r_offset + 8 > object->high)
                 return hipErrorInvalidKernelFile;
             value = device_address(module, object, value);
-            memcpy(module->image->host + (entry.r_offset - object->low), &value, sizeof value);
+            memcpy(rt_bytes(module->image) + (entry.r_offset - object->low), &value, sizeof value);
         }
     }
     return hipSuccess;
@@ -142,7 +145,7 @@ static bool place_kernel(const struct rt_module *module, const struct object *ob
     int64_t entry;
     if (address < object->low || address + 64 > object->high)
         return false;
-    memcpy(&entry, module->image->host + (address - object->low) + 16, sizeof entry);
+    memcpy(&entry, rt_bytes(module->image) + (address - object->low) + 16, sizeof entry);
     for (int i = 0; i < object->header.e_phnum; i++) {
         Elf64_Phdr segment = segment_at(object, i);
         uint64_t code = address + (uint64_t)entry;

@@ -42,6 +42,7 @@ static hipError_t leave(hipError_t error)
     if (error != hipSuccess && error != hipErrorNotReady)
         rt_thread.last_error = error;
     rt_thread.last_result = error;
+    rt_memory_close();
     pthread_mutex_unlock(&rt.lock);
     return error;
 }

@@ -169,6 +169,8 @@ hipError_t rt_hipModuleLaunchKernel(hipFunction_t function, unsigned int grid_x,
     if (!kernel)
         return hipErrorInvalidHandle;
     char sentence[256] = "";
+    if (!rt_bytes(kernel->module->image))
+        return hipErrorOutOfMemory;
     if (hipsim_prepare(&kernel->machine, sentence, sizeof sentence) != HIPSIM_OK) {
         rt_violation(stream->device, "machine", "%s: %s", kernel->name, sentence);
         return hipErrorInvalidDeviceFunction;
@@ -187,7 +189,7 @@ hipError_t rt_hipModuleLaunchKernel(hipFunction_t function, unsigned int grid_x,
 /* The packet that the command processor reads: offsets as in the HSA specification. */
 static void write_packet(const struct rt_dispatch *dispatch, const struct rt_device *device)
 {
-    unsigned char *out = device->packet->host;
+    unsigned char *out = rt_bytes(device->packet);
     const struct rt_kernel *kernel = dispatch->kernel;
     const uint16_t head[6] = {0x1502,
                               3,
@@ -224,23 +226,26 @@ static hipError_t error_of(enum hipsim_status status)
     return hipErrorLaunchFailure;
 }
 
-void rt_dispatch_run(const struct rt_dispatch *dispatch)
+/* The kernarg segment and the packet in device memory, and everything accessible. */
+static bool place_arguments(const struct rt_dispatch *dispatch, struct rt_device *device)
 {
-    struct rt_kernel *kernel = dispatch->kernel;
-    struct rt_device *device = &rt.devices[kernel->module->device];
-    uint32_t bytes = kernel->machine.kernarg_bytes;
-    if (bytes && !(device->kernarg =
-                       rt_allocate(device->ordinal, hipMemoryTypeDevice, bytes, RT_INTERNAL))) {
-        device->error = hipErrorOutOfMemory;
-        return;
-    }
+    uint32_t bytes = dispatch->kernel->machine.kernarg_bytes;
+    device->kernarg =
+        bytes ? rt_allocate(device->ordinal, hipMemoryTypeDevice, bytes, RT_INTERNAL) : NULL;
+    if ((bytes && !device->kernarg) || !rt_memory_open())
+        return false;
     if (bytes) {
-        memcpy(device->kernarg->host, dispatch->kernarg, bytes);
+        memcpy(rt_bytes(device->kernarg), dispatch->kernarg, bytes);
         device->kernarg->writable = false;
     }
     write_packet(dispatch, device);
+    return true;
+}
+
+static void run(const struct rt_dispatch *dispatch, struct rt_device *device)
+{
     struct hipsim_launch launch = {.dynamic_lds = dispatch->dynamic_lds,
-                                   .kernarg = bytes ? device->kernarg->base : 0,
+                                   .kernarg = device->kernarg ? device->kernarg->base : 0,
                                    .dispatch_packet = device->packet->base,
                                    .seed = rt_random(UINT64_MAX),
                                    .checks = rt.checks,
@@ -252,13 +257,22 @@ void rt_dispatch_run(const struct rt_dispatch *dispatch)
         .context = device, .violation = rt_machine_violation, .counters = &device->counters};
     char sentence[256] = "";
     enum hipsim_status status =
-        hipsim_run(&kernel->machine, &launch, &memory, &sink, sentence, sizeof sentence);
+        hipsim_run(&dispatch->kernel->machine, &launch, &memory, &sink, sentence, sizeof sentence);
     device->launches++;
-    if (status != HIPSIM_OK) {
-        device->error = error_of(status);
-        if (*sentence)
-            rt_violation(device->ordinal, "machine", "%s: %s", kernel->name, sentence);
-    }
+    if (status == HIPSIM_OK)
+        return;
+    device->error = error_of(status);
+    if (*sentence)
+        rt_violation(device->ordinal, "machine", "%s: %s", dispatch->kernel->name, sentence);
+}
+
+void rt_dispatch_run(const struct rt_dispatch *dispatch)
+{
+    struct rt_device *device = &rt.devices[dispatch->kernel->module->device];
+    if (place_arguments(dispatch, device))
+        run(dispatch, device);
+    else
+        device->error = hipErrorOutOfMemory;
     if (device->kernarg)
         rt_release(device->kernarg);
     device->kernarg = NULL;

@@ -1,8 +1,8 @@
-/* Device memory. Addresses come from one reserved range that is never accessible, so host code that
- * dereferences a device pointer faults as it would on a GPU; the bytes lie in a second range at a
- * constant distance. Nothing is committed before it is touched, so tensors larger than the
- * machine's memory can exist. Addresses are not used twice: a stale pointer stays stale. Pinned and
- * managed memory is ordinary host memory, one address for both sides. */
+/* Device memory: a reserved range of addresses, each allocation accessible only while a call of
+ * this library works with it, so that host code that dereferences a device pointer faults as it
+ * would on a GPU. Nothing is committed before it is touched, so tensors larger than the machine's
+ * memory can exist. Addresses are not used twice: a stale pointer stays stale. Pinned and managed
+ * memory is ordinary memory, one address for both sides. */
 #include "rt.h"
 
 #include <stdlib.h>
@@ -13,8 +13,9 @@ enum { PAGE = 4096 };
 static const size_t POISON_LIMIT = (size_t)256 << 20; /* larger allocations stay sparse: zeros */
 
 static struct {
-    unsigned char *devices, *bytes; /* the two ranges */
-    size_t size, top;
+    unsigned char *range;
+    size_t size, top;             /* what was handed out */
+    size_t open;                  /* allocations that are accessible */
     struct rt_allocation **items; /* sorted by base */
     size_t count, capacity;
 } map;
@@ -27,26 +28,58 @@ static void *reserve(size_t size)
 
 bool rt_memory_init(void)
 {
-    for (size_t size = (size_t)8 << 40; size >= (size_t)1 << 34; size /= 2) {
-        map.devices = reserve(size);
-#ifdef HIPSIM_ALLOCATION_HOST
-        map.bytes = map.devices ? reserve(size) : NULL;
-#else
-        map.bytes = map.devices;
-#endif
-        if (map.bytes) {
-            map.size = size;
+    for (map.size = (size_t)8 << 40; map.size >= (size_t)1 << 34; map.size /= 2) {
+        map.range = reserve(map.size);
+        if (map.range)
             return true;
-        }
-        if (map.devices)
-            munmap(map.devices, size);
     }
     return false;
 }
 
+static unsigned char *address_of(const struct rt_allocation *allocation)
+{
+    return (unsigned char *)(uintptr_t)allocation->base;
+}
+
+/* A part has its whole's pages; what lies outside the range is always accessible. */
+static bool open_pages(struct rt_allocation *allocation)
+{
+    struct rt_allocation *owner = allocation->whole ? allocation->whole : allocation;
+    if (owner->open || owner->type != hipMemoryTypeDevice)
+        return true;
+    owner->open = mprotect(address_of(owner), owner->mapped, PROT_READ | PROT_WRITE) == 0;
+    map.open += owner->open;
+    return owner->open;
+}
+
+bool rt_memory_open(void)
+{
+    bool all = true;
+    for (size_t i = 0; i < map.count; i++)
+        all = open_pages(map.items[i]) && all;
+    return all;
+}
+
+void rt_memory_close(void)
+{
+    for (size_t i = 0; i < map.count && map.open; i++) {
+        struct rt_allocation *allocation = map.items[i];
+        if (allocation->open &&
+            mprotect(address_of(allocation), allocation->mapped, PROT_NONE) == 0) {
+            allocation->open = false;
+            map.open--;
+        }
+    }
+}
+
+unsigned char *rt_bytes(struct rt_allocation *allocation)
+{
+    return open_pages(allocation) ? address_of(allocation) : NULL;
+}
+
 bool rt_in_device_range(uint64_t address)
 {
-    return address >= (uintptr_t)map.devices && address - (uintptr_t)map.devices < map.size;
+    return address >= (uintptr_t)map.range && address - (uintptr_t)map.range < map.size;
 }
 
 /* The index of the first allocation whose base lies beyond the address. */
@@ -87,37 +120,33 @@ static bool insert(struct rt_allocation *allocation)
     return true;
 }
 
-/* Pages for the bytes: of the device range with a guard page behind, or anywhere with one on either
- * side. */
+/* Pages for the bytes: of the device range with a gap behind, or anywhere with guard pages. */
 static bool map_pages(struct rt_allocation *allocation)
 {
     if (allocation->type == hipMemoryTypeDevice) {
         if (map.size - map.top < allocation->mapped + PAGE)
             return false;
-        unsigned char *host = map.bytes + map.top;
-        if (mprotect(host, allocation->mapped, PROT_READ | PROT_WRITE) != 0)
-            return false;
-        allocation->host = host;
-        allocation->base = (uintptr_t)map.devices + map.top;
+        allocation->base = (uintptr_t)map.range + map.top;
         map.top += allocation->mapped + PAGE;
         return true;
     }
     unsigned char *pages = reserve(allocation->mapped + 2 * PAGE);
-    if (!pages)
+    if (!pages || mprotect(pages + PAGE, allocation->mapped, PROT_READ | PROT_WRITE) != 0)
         return false;
-    allocation->host = pages + PAGE;
-    allocation->base = (uintptr_t)allocation->host;
-    return mprotect(allocation->host, allocation->mapped, PROT_READ | PROT_WRITE) == 0;
+    allocation->base = (uintptr_t)pages + PAGE;
+    return true;
 }
 
-static void unmap_pages(const struct rt_allocation *allocation)
+static void unmap_pages(struct rt_allocation *allocation)
 {
     if (allocation->type != hipMemoryTypeDevice) {
-        munmap(allocation->host - PAGE, allocation->mapped + 2 * PAGE);
+        munmap(address_of(allocation) - PAGE, allocation->mapped + 2 * PAGE);
         return;
     }
-    madvise(allocation->host, allocation->mapped, MADV_DONTNEED);
-    mprotect(allocation->host, allocation->mapped, PROT_NONE);
+    madvise(address_of(allocation), allocation->mapped, MADV_DONTNEED);
+    if (allocation->open)
+        mprotect(address_of(allocation), allocation->mapped, PROT_NONE);
+    map.open -= allocation->open;
 }
 
 struct rt_allocation *rt_allocate(int device, int type, size_t size, enum rt_owner owner)
@@ -141,14 +170,15 @@ struct rt_allocation *rt_allocate(int device, int type, size_t size, enum rt_own
         free(allocation);
         return NULL;
     }
-    if (!insert(allocation)) {
+    unsigned char *bytes = rt_bytes(allocation);
+    if (!bytes || !insert(allocation)) {
         unmap_pages(allocation);
         free(allocation);
         return NULL;
     }
     /* All bits set is a NaN in every floating type and -1 in every integer. */
     if (allocation->mapped <= POISON_LIMIT)
-        memset(allocation->host, 0xff, allocation->mapped);
+        memset(bytes, 0xff, allocation->mapped);
     if (counted)
         on->used += size;
     return allocation;
@@ -161,8 +191,9 @@ struct rt_allocation *rt_carve(struct rt_allocation *whole, size_t offset, size_
     if (!part)
         return NULL;
     *part = *whole;
+    part->whole = whole;
+    part->open = false;
     part->base += offset;
-    part->host += offset;
     part->size = size;
     part->mapped = 0;
     part->writable = writable;
@@ -194,8 +225,10 @@ unsigned char *rt_host_bytes(const void *address, size_t bytes, const char *what
 {
     struct rt_allocation *found = rt_find((uintptr_t)address);
     size_t offset = found ? (uintptr_t)address - found->base : 0;
-    if (found && found->live && bytes <= found->size - offset)
-        return found->host + offset;
+    if (found && found->live && bytes <= found->size - offset) {
+        unsigned char *first = rt_bytes(found);
+        return first ? first + offset : NULL;
+    }
     if (!found && !rt_in_device_range((uintptr_t)address))
         return (unsigned char *)address;
     rt_violation(found ? found->device : 0, "memory", "%s touches %zu bytes at %p: %s", what, bytes,
@@ -216,12 +249,7 @@ bool rt_machine_find(void *context, uint64_t address, struct hipsim_allocation *
         !device->peer[allocation->device])
         return false;
     *found = (struct hipsim_allocation){
-#ifdef HIPSIM_ALLOCATION_HOST
-        .host = allocation->host,
-#endif
-        .base = allocation->base,
-        .size = allocation->size,
-        .writable = allocation->writable};
+        .base = allocation->base, .size = allocation->size, .writable = allocation->writable};
     return true;
 }
 

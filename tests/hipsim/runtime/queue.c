@@ -102,6 +102,7 @@ static bool ready(const struct rt_stream *stream)
 static void run_host(struct rt_stream *stream, struct rt_op *op)
 {
     stream->running = true;
+    rt_memory_close();
     pthread_mutex_unlock(&rt.lock);
     if (op->host.callback)
         op->host.callback(op->host.stream, hipSuccess, op->host.data);

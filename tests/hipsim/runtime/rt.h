@@ -24,8 +24,9 @@ enum rt_owner { RT_USER, RT_MODULE, RT_INTERNAL }; /* only user allocations can 
 struct rt_allocation {
     uint64_t base;
     size_t size;
-    unsigned char *host; /* where the byte at base lies */
-    size_t mapped;       /* whole pages; 0: a part */
+    size_t mapped;               /* whole pages; 0: a part */
+    struct rt_allocation *whole; /* of a part */
+    bool open;                   /* accessible now */
     int device;
     int type; /* hipMemoryTypeDevice, ...Host, ...Managed */
     unsigned flags;
@@ -37,6 +38,11 @@ struct rt_allocation {
 };
 
 bool rt_memory_init(void);
+/* What an allocation holds, accessible from now to the end of the call; NULL if the system refuses.
+ */
+unsigned char *rt_bytes(struct rt_allocation *allocation);
+bool rt_memory_open(void); /* all of them, for a kernel */
+void rt_memory_close(void);
 struct rt_allocation *rt_allocate(int device, int type, size_t size, enum rt_owner owner);
 /* A part of an allocation as an allocation of its own; the whole then covers nothing but keeps the
  * pages, and is released after its parts. */

@@ -1,11 +1,11 @@
 /* Settings: from the environment at the first call, later through hipsim_set.
- *   HIPSIM_DEVICES      gfx942,gfx1100   the parts, by ordinal; "none": a machine without a GPU
- * (default gfx942) HIPSIM_CHECK        waits,races,...  the machine's checks (default all)
- *   HIPSIM_SEED         7                order of streams, waves and workgroups (default 1)
- *   HIPSIM_ORDER        late | early     work runs at a synchronisation (default), or as soon as it
- * may HIPSIM_THREADS      2                host threads of a kernel (default: the processors)
- *   HIPSIM_HIP_VERSION  60443484         what hipRuntimeGetVersion says; some answers depend on it
- */
+ * - HIPSIM_DEVICES=gfx942,gfx1100: the parts, by ordinal; "none": no GPU (default gfx942)
+ * - HIPSIM_CHECK=waits,races: the machine's checks (default all)
+ * - HIPSIM_SEED=7: order of streams, waves and workgroups (default 1)
+ * - HIPSIM_ORDER=late: work runs at a synchronisation (default); early: as soon as it may
+ * - HIPSIM_THREADS=2: host threads of a kernel (default: the processors)
+ * - HIPSIM_HIP_VERSION=60443484: of hipRuntimeGetVersion; some answers depend on it (default 7.2)
+ * - HIPSIM_LLVM=PATH: the library with LLVM's disassembler */
 #include "rt.h"
 
 #include <stdio.h>
