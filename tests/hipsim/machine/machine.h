@@ -24,7 +24,7 @@ struct hipsim_arch {
     uint32_t elf_machine; /* EF_AMDGPU_MACH: the low 8 bits of e_flags */
     int major, minor;     /* hipDeviceProp_t.major and .minor: 9 and 4 */
     int wavefront_size;
-    int compute_units; /* multiProcessorCount: WGPs count twice on RDNA as in HIP's CU mode */
+    int compute_units; /* multiProcessorCount: workgroup processors on RDNA, as HIP counts them */
     int max_threads_per_block, max_threads_per_cu;
     int clock_khz, memory_clock_khz, memory_bus_bits;
     size_t lds_bytes; /* of one workgroup */
