@@ -223,7 +223,8 @@ bool parse_modifier(struct hipsim_program *program, struct op *o, const char *to
     if (o->row->class == CLASS_WAIT)
         return parse_wait(o, token);
     if (o->row->class == CLASS_OTHER) /* s_delay_alu instid0(VALU_DEP_1) | instskip(SKIP_1) */
-        return strcmp(o->row->name, "s_delay_alu") == 0;
+        return strcmp(o->row->name, "s_delay_alu") == 0 ||
+               (strcmp(o->row->name, "s_waitcnt_depctr") == 0 && starts(token, "depctr_", &rest));
     if (starts(token, "offset:", &rest) || starts(token, "offset0:", &rest)) {
         o->offset = (int32_t)strtol(rest, NULL, 0);
         return true;
