@@ -159,3 +159,9 @@ def test_code_is_read_only_and_constant_data_too(dev):
         before = dev.report().allocations
         assert before == 0  # segments are not the user's
         assert module["add"].handle
+
+
+def test_unknown_hidden_arguments_are_refused(dev):
+    image = object_of(ADD, "gfx942")
+    assert b"hidden_block_count_x" in image
+    assert load_code(image.replace(b"hidden_block_count_x", b"hidden_block_colour_")) == INVALID_IMAGE

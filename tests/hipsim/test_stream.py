@@ -266,3 +266,30 @@ def test_device_is_of_the_thread(dev):
         ask()
     ask()
     assert seen == [0, 1, 0]
+
+
+def test_threads_on_their_own_streams():
+    """Everybody allocates, fills, copies, waits and frees at once, on three devices."""
+    failures = []
+
+    def work(index):
+        device = hipsim.Device(index % 3)
+        stream = device.stream(blocking=index % 2 == 0)
+        try:
+            for step in range(40):
+                value = (7 * index + step) % 251
+                x, y = (device.empty(1000 + step, np.uint8, stream=stream) for _ in range(2))
+                fill(x, value, stream.handle)
+                copy(y, x, stream.handle)
+                if not (device.to_numpy(y, stream=stream) == value).all():
+                    failures.append((index, step))
+                del x, y
+        finally:
+            stream.destroy()
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
