@@ -132,7 +132,7 @@ enum { /* op.flags */
        FLAG_FLAT = 1 << 9,
 };
 
-enum counter { COUNTER_VM, COUNTER_LGKM, COUNTER_EXP, COUNTER_VS, COUNTERS };
+enum counter { COUNTER_VM, COUNTER_LGKM, COUNTER_EXP, COUNTER_VS, COUNTER_KM, COUNTERS };
 
 struct hipsim_program {
     const struct hipsim_arch *arch;

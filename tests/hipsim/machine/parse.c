@@ -357,6 +357,8 @@ bool parse_instruction(struct hipsim_program *program, struct op *o, const char 
     }
     if (!parse_operands(o, &text, reason, bytes))
         return false;
+    if (strcmp(o->row->name, "s_waitcnt") == 0)
+        o->parameter = -1; /* no counter named yet */
     char token[96];
     while (next_operand(&text, token, sizeof token)) {
         if (!parse_modifier(program, o, token)) {

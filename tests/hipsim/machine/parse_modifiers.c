@@ -286,11 +286,47 @@ void add_ranges(struct op *o)
             add_range(o, SCC_REGISTER, 1, *s == '>');
 }
 
+/* Waits that name their counter in the mnemonic carry the count as the operand: put it where
+ * s_waitcnt has it. */
+static void name_wait(struct op *o)
+{
+    static const struct {
+        const char *ending;
+        uint8_t counters;
+    } table[] = {{"_vscnt", 1 << COUNTER_VS},     {"_vmcnt", 1 << COUNTER_VM},
+                 {"_lgkmcnt", 1 << COUNTER_LGKM}, {"_loadcnt", 1 << COUNTER_VM},
+                 {"_storecnt", 1 << COUNTER_VS},  {"_dscnt", 1 << COUNTER_LGKM},
+                 {"_kmcnt", 1 << COUNTER_KM},
+                 {"_loadcnt_dscnt", 1 << COUNTER_VM | 1 << COUNTER_LGKM},
+                 {"_storecnt_dscnt", 1 << COUNTER_VS | 1 << COUNTER_LGKM}};
+    const char *name = o->row->name, *ending = NULL;
+    uint64_t given = (uint64_t)o->parameter, counts = UINT64_MAX;
+    if (strcmp(name, "s_waitcnt") == 0)
+        return;
+    ending = name + (strncmp(name, "s_waitcnt", 9) == 0 ? 9 : 6);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (strcmp(table[i].ending, ending) != 0)
+            continue;
+        bool pair = strchr(ending + 1, '_') != NULL;
+        for (int k = 0; k < COUNTERS; k++) {
+            uint64_t count = pair && k != COUNTER_LGKM ? given >> 8 : given;
+            if (table[i].counters >> k & 1)
+                counts = (counts & ~(UINT64_C(255) << 8 * k)) | (count & 63) << 8 * k;
+        }
+    }
+    o->parameter = (int64_t)counts;
+}
+
 static void count_with(struct op *o, const struct hipsim_arch *arch)
 {
     bool split = arch->family >= HIPSIM_RDNA3; /* stores have a counter of their own */
     switch (o->row->class) {
+    case CLASS_WAIT:
+        name_wait(o);
+        break;
     case CLASS_SMEM:
+        o->counters = arch->family == HIPSIM_RDNA4 ? 1 << COUNTER_KM : 1 << COUNTER_LGKM;
+        break;
     case CLASS_LDS:
         o->counters = o->row->run == lds_nothing ? 0 : 1 << COUNTER_LGKM;
         break;
@@ -299,7 +335,7 @@ static void count_with(struct op *o, const struct hipsim_arch *arch)
             o->counters = 1 << COUNTER_VS;
         else
             o->counters = 1 << COUNTER_VM;
-        if (o->flags & FLAG_FLAT)
+        if (o->flags & FLAG_FLAT) /* may turn out to be LDS */
             o->counters |= 1 << COUNTER_LGKM;
         break;
     default:
