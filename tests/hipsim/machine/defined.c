@@ -82,6 +82,32 @@ static uint64_t inputs(struct wave *w, const struct op *o)
     return good;
 }
 
+/* 64-bit sums and left shifts: the low half of the result does not look at the high half of the
+ * sources, and compilers leave that undefined where only the low half is used. */
+static uint64_t low_half(struct wave *w, const struct op *o)
+{
+    const uint64_t *defined = w->checks->defined;
+    uint64_t good = UINT64_MAX;
+    for (int i = 0; i < o->sources; i++) {
+        const struct operand *s = &o->src[i];
+        if (s->kind == OPERAND_VGPR)
+            good &= defined[s->first];
+        else if (s->kind == OPERAND_SREG && s->first != SREG_NULL && !s->scc)
+            good &= defined[VGPRS + s->first] ? UINT64_MAX : 0;
+    }
+    return good;
+}
+
+static bool low_half_stands_alone(const struct op *o)
+{
+    static const char *const names[] = {"v_mad_u64_u32", "v_mad_co_u64_u32", "v_lshl_add_u64",
+                                        "v_lshlrev_b64"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(o->row->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
 void defined_after(struct wave *w, const struct op *o)
 {
     uint64_t *defined = w->checks->defined;
@@ -90,7 +116,7 @@ void defined_after(struct wave *w, const struct op *o)
     /* x - x, x ^ x and the like give a value whatever x is. */
     bool same = o->sources == 2 && o->src[0].kind == OPERAND_VGPR &&
                 o->src[0].kind == o->src[1].kind && o->src[0].first == o->src[1].first;
-    uint64_t good = load || same ? UINT64_MAX : inputs(w, o);
+    uint64_t good = load || same ? UINT64_MAX : inputs(w, o), before = low_half(w, o);
     if (whole && o->class != CLASS_MATRIX && (good & w->exec))
         good = UINT64_MAX;
     for (int i = 0; i < o->range_count; i++) {
@@ -108,6 +134,10 @@ void defined_after(struct wave *w, const struct op *o)
                                    ? (good ? UINT64_MAX : 0)
                                    : 0;
         }
+    }
+    if (o->destinations && o->dst[0].registers == 2 && low_half_stands_alone(o)) {
+        uint64_t *low = &defined[o->dst[0].first];
+        *low = (*low & ~w->exec) | (before & w->exec);
     }
     if (strncmp(o->row->name, "v_writelane", 11) == 0)
         defined[o->dst[0].first] = UINT64_MAX; /* one lane; the others are read by v_readlane */

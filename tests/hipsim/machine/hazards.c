@@ -230,12 +230,10 @@ void hazards_after(struct wave *w, const struct op *o)
         const struct register_range *r = &o->ranges[i];
         for (unsigned k = 0; k < r->count && r->write; k++) {
             unsigned reg = r->first + k;
-            if (reg < VGPRS)
-                c->matrix[reg].by = NULL;
             c->valu[reg].by = NULL;
-            if (o->class == CLASS_MATRIX)
-                c->matrix[reg] = here;
-            else if (o->class == CLASS_VALU)
+            if (reg < VGPRS)
+                c->matrix[reg] = o->class == CLASS_MATRIX ? here : (struct definition){NULL, 0};
+            if (o->class == CLASS_VALU)
                 c->valu[reg] = here;
             if (reg == VGPRS + SREG_M0 && o->class == CLASS_SALU)
                 c->m0_written = c->now;

@@ -219,6 +219,7 @@ static bool implicit(struct op *o, char role, char type)
     case 'm':
         it.first = SREG_M0;
         it.registers = 1;
+        it.type = 'u';
         break;
     case 'c': /* SCC and EXEC: only the checks look, add_ranges names them */
     case 'e':

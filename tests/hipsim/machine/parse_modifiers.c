@@ -386,6 +386,8 @@ static const char *misplaced(const struct op *o)
 bool finish_instruction(struct hipsim_program *program, struct op *o, char *reason, size_t bytes)
 {
     for (int i = 0; i < o->sources; i++) {
+        if (o->src[i].kind == OPERAND_SREG && o->src[i].type == 'm')
+            o->src[i].registers = (uint8_t)(program->arch->wavefront_size / 32);
         if (o->src[i].kind != OPERAND_CONSTANT)
             continue;
         o->src[i].splat = program_splat(program, o->src[i].value);
