@@ -136,6 +136,9 @@ struct hipsim_sink {
     void (*violation)(void *context, const struct hipsim_violation *violation);
     uint64_t limit; /* 0: 100 */
     struct hipsim_counters *counters;
+    /* How often each instruction of the program executed, by index; NULL: not wanted. Counted in
+     * launches with any check only. */
+    uint64_t *executed;
 };
 
 enum hipsim_status {

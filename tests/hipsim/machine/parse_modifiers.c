@@ -222,9 +222,12 @@ bool parse_modifier(struct hipsim_program *program, struct op *o, const char *to
     (void)program;
     if (o->row->class == CLASS_WAIT)
         return parse_wait(o, token);
+    if (o->row->run == cache_operation)
+        return is_cache_policy(token);
     if (o->row->class == CLASS_OTHER) /* s_delay_alu instid0(VALU_DEP_1) | instskip(SKIP_1) */
         return strcmp(o->row->name, "s_delay_alu") == 0 ||
-               (strcmp(o->row->name, "s_waitcnt_depctr") == 0 && starts(token, "depctr_", &rest));
+               ((strcmp(o->row->name, "s_waitcnt_depctr") == 0 ||
+                 strcmp(o->row->name, "s_wait_alu") == 0) && starts(token, "depctr_", &rest));
     if (starts(token, "offset:", &rest) || starts(token, "offset0:", &rest)) {
         o->offset = (int32_t)strtol(rest, NULL, 0);
         return true;
@@ -364,7 +367,7 @@ static void select_halves(struct op *o)
 /* Modifiers that an instruction of this type would not obey; nothing is ignored in silence. */
 static const char *misplaced(const struct op *o)
 {
-    bool vector = o->class == CLASS_VALU;
+    bool vector = o->class == CLASS_VALU || o->class == CLASS_SALU;
     const char *signature = o->row->signature;
     if ((o->clamp || o->omod) && (!vector || !strchr("fFhpP", signature[1])))
         return "clamp or output scaling of a result that is no float";

@@ -48,6 +48,8 @@ static void run_wave(struct wave *w, int slice)
 
 static void run_wave_checked(struct wave *w, int slice)
 {
+    const struct op *first = w->thread->launch->program->ops;
+    uint64_t *executed = w->thread->launch->sink->executed;
     struct thread *thread = w->thread;
     const struct op *o = w->next;
     int left = slice;
@@ -59,6 +61,8 @@ static void run_wave_checked(struct wave *w, int slice)
         check_before(w, o);
         o->run(w, o);
         check_after(w, o);
+        if (executed)
+            __atomic_fetch_add(&executed[o - first], 1, __ATOMIC_RELAXED);
         if (__builtin_expect(thread->yield, 0))
             break;
         o = w->next;
@@ -249,6 +253,10 @@ enum hipsim_status hipsim_run(struct hipsim_kernel *kernel, const struct hipsim_
     if (!launch.seen || !run_threads(&launch)) {
         snprintf(sentence, bytes, "kernel %s: no memory", kernel->name);
         status = HIPSIM_NO_MEMORY;
+    } else if (launch.out_of_bounds && !launch.faulted) {
+        snprintf(sentence, bytes, "kernel %s on %s accessed memory outside every allocation",
+                 kernel->name, kernel->arch->name);
+        status = HIPSIM_FAULT;
     } else if (launch.faulted) {
         snprintf(sentence, bytes, "%s", launch.sentence);
         status = HIPSIM_FAULT;
