@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 VOID = ctypes.c_void_p
@@ -64,6 +66,19 @@ def path() -> str:
     if not found:
         raise RuntimeError("set MATMUL_FUSED_HIP_LIBRARY to what `python -m hipsim.build FOLDER` prints")
     return found
+
+
+def find_llvm() -> None:
+    """Name LLVM's disassembler of the PyPI package rocm-llvm-python, unless HIPSIM_LLVM names another. Not imported:
+    that would load the whole of it."""
+    package = importlib.util.find_spec("rocm")
+    for place in package.submodule_search_locations or () if package else ():
+        found = Path(place) / "llvm" / "librocmllvm.so"
+        if found.exists():
+            os.environ.setdefault("HIPSIM_LLVM", str(found))
+
+
+find_llvm()
 
 
 @functools.cache

@@ -18,9 +18,10 @@ extern "C" __global__ void about(unsigned *out)
     extern __shared__ unsigned shared[];
     typedef __attribute__((address_space(4))) const unsigned char *constant;
     constant hidden = (constant)__builtin_amdgcn_implicitarg_ptr(), packet = (constant)__builtin_amdgcn_dispatch_ptr();
-    shared[item_x] = 1;
-    if (item_x || __builtin_amdgcn_workitem_id_y() || group_x || __builtin_amdgcn_workgroup_id_y())
+    if (item_x || __builtin_amdgcn_workitem_id_y() || group_x || __builtin_amdgcn_workgroup_id_y() ||
+        __builtin_amdgcn_workgroup_id_z())
         return;
+    shared[0] = 1; // so that the compiler asks for LDS
     typedef __attribute__((address_space(4))) const unsigned *word;
     typedef __attribute__((address_space(4))) const unsigned short *half;
     for (int i = 0; i < 3; i++) {

@@ -154,11 +154,26 @@ def test_stale_modules(dev):
     assert [v.kind for v in dev.report().violations] == ["handle"]
 
 
-def test_code_is_read_only_and_constant_data_too(dev):
-    with Module(dev, object_of(ADD, "gfx942")) as module:
-        before = dev.report().allocations
-        assert before == 0  # segments are not the user's
-        assert module["add"].handle
+POKE = """
+__device__ int variable = 7;
+__attribute__((constant, used)) int fixed = 7;
+extern "C" __global__ void poke(int *p) { *p = 9; }
+"""
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_constants_are_read_only(arch):
+    device = hipsim.Device(arch)
+    with Module(device, object_of(POKE, arch)) as module, device.current():
+        for name, code, value in ((b"variable", 0, 9), (b"fixed", 700, 7)):
+            address, size = ctypes.c_void_p(), ctypes.c_size_t()
+            hip("hipModuleGetGlobal", ctypes.byref(address), ctypes.byref(size), ctypes.c_void_p(module.handle), name)
+            module["poke"](1, 1, address)
+            assert try_hip("hipDeviceSynchronize") == code
+            assert bool(device.report().violations) == bool(code)
+            host = np.zeros(1, np.int32)
+            hip("hipMemcpyAsync", host.ctypes.data, address.value, 4, 2, 0)
+            assert host[0] == value
 
 
 def test_unknown_hidden_arguments_are_refused(dev):

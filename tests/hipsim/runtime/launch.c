@@ -256,13 +256,14 @@ static void run(const struct rt_dispatch *dispatch, struct rt_device *device)
     struct hipsim_sink sink = {
         .context = device, .violation = rt_machine_violation, .counters = &device->counters};
     char sentence[256] = "";
+    uint64_t before = device->counters.violations;
     enum hipsim_status status =
         hipsim_run(&dispatch->kernel->machine, &launch, &memory, &sink, sentence, sizeof sentence);
     device->launches++;
     if (status == HIPSIM_OK)
         return;
     device->error = error_of(status);
-    if (*sentence)
+    if (*sentence && device->counters.violations == before)
         rt_violation(device->ordinal, "machine", "%s: %s", dispatch->kernel->name, sentence);
 }
 
