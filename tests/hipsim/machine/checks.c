@@ -72,8 +72,8 @@ void check_before(struct wave *w, const struct op *o)
         return;
     if (w->exec != w->initial_exec)
         report(w, HIPSIM_VIOLATION_BARRIER, -1,
-               "a barrier in divergent code: EXEC is 0x%llx of 0x%llx",
-               (unsigned long long)w->exec, (unsigned long long)w->initial_exec);
+               "a barrier in divergent code: EXEC is 0x%llx of 0x%llx", (unsigned long long)w->exec,
+               (unsigned long long)w->initial_exec);
 }
 
 void check_after(struct wave *w, const struct op *o)
@@ -84,6 +84,11 @@ void check_after(struct wave *w, const struct op *o)
         hazards_after(w, o);
     if (wants(launch, HIPSIM_CHECK_UNINITIALISED))
         defined_after(w, o);
+}
+
+bool check_waited(const struct wave *w)
+{
+    return w->checks->waited;
 }
 
 void check_barrier(struct group *group)

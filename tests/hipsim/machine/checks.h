@@ -16,6 +16,8 @@ void check_wave_start(struct wave *w);
 
 void check_before(struct wave *w, const struct op *o);
 void check_after(struct wave *w, const struct op *o);
+/* The instruction that just ran is a wait that had something to wait for. */
+bool check_waited(const struct wave *w);
 /* Every wave has arrived, none has left. */
 void check_barrier(struct group *group);
 /* Bytes of LDS that the running instruction reads or writes in `lanes`. */

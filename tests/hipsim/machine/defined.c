@@ -76,8 +76,9 @@ static uint64_t inputs(struct wave *w, const struct op *o)
         if (r->write)
             continue;
         for (unsigned k = 0; k < r->count; k++)
-            good &= r->first < VGPRS ? defined[r->first + k]
-                                     : defined[r->first + k] ? UINT64_MAX : 0;
+            good &= r->first < VGPRS        ? defined[r->first + k]
+                    : defined[r->first + k] ? UINT64_MAX
+                                            : 0;
     }
     return good;
 }

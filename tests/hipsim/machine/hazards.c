@@ -48,7 +48,7 @@ static int passes(const struct op *o)
 
 static bool is_transcendental(const struct op *o)
 {
-    static const char *const stems[] = {"v_exp_", "v_log_", "v_rcp_", "v_rsq_",
+    static const char *const stems[] = {"v_exp_",  "v_log_", "v_rcp_", "v_rsq_",
                                         "v_sqrt_", "v_sin_", "v_cos_"};
     for (size_t i = 0; i < sizeof stems / sizeof *stems; i++)
         if (starts_with(o, stems[i]))
@@ -209,7 +209,8 @@ void hazards_before(struct wave *w, const struct op *o)
     }
 }
 
-/* Stores of more than 64 bits read their data late; with a scalar offset a buffer store does not. */
+/* Stores of more than 64 bits read their data late; with a scalar offset a buffer store does not.
+ */
 static void after_store(struct wave_checks *c, const struct op *o)
 {
     bool buffer = starts_with(o, "buffer_");

@@ -119,6 +119,7 @@ static void scalar_start(struct wave *w)
     unsigned count = launch->preload & 127, offset = 4u * (launch->preload >> 7);
     memcpy(&w->s[at], (const uint8_t *)(uintptr_t)request->kernarg + offset, 4 * count);
     at = launch->rsrc2 >> 1 & 31;
+    w->scalars_set = at;
     if (launch->arch->family == HIPSIM_RDNA4) {
         w->s[SREG_TTMP0 + 9] = w->group->id[0];
         w->s[SREG_TTMP0 + 7] = w->group->id[1] | w->group->id[2] << 16;

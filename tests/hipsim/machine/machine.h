@@ -136,8 +136,9 @@ struct hipsim_sink {
     void (*violation)(void *context, const struct hipsim_violation *violation);
     uint64_t limit; /* 0: 100 */
     struct hipsim_counters *counters;
-    /* How often each instruction of the program executed, by index; NULL: not wanted. Counted in
-     * launches with any check only. */
+    /* How often each instruction of the program executed, by index, in the low 32 bits; in the high
+     * ones, how often a wait had something to wait for. Counted with any check; NULL: not wanted.
+     */
     uint64_t *executed;
 };
 

@@ -227,7 +227,8 @@ bool parse_modifier(struct hipsim_program *program, struct op *o, const char *to
     if (o->row->class == CLASS_OTHER) /* s_delay_alu instid0(VALU_DEP_1) | instskip(SKIP_1) */
         return strcmp(o->row->name, "s_delay_alu") == 0 ||
                ((strcmp(o->row->name, "s_waitcnt_depctr") == 0 ||
-                 strcmp(o->row->name, "s_wait_alu") == 0) && starts(token, "depctr_", &rest));
+                 strcmp(o->row->name, "s_wait_alu") == 0) &&
+                starts(token, "depctr_", &rest));
     if (starts(token, "offset:", &rest) || starts(token, "offset0:", &rest)) {
         o->offset = (int32_t)strtol(rest, NULL, 0);
         return true;
@@ -296,9 +297,12 @@ static void name_wait(struct op *o)
     static const struct {
         const char *ending;
         uint8_t counters;
-    } table[] = {{"_vscnt", 1 << COUNTER_VS},     {"_vmcnt", 1 << COUNTER_VM},
-                 {"_lgkmcnt", 1 << COUNTER_LGKM}, {"_loadcnt", 1 << COUNTER_VM},
-                 {"_storecnt", 1 << COUNTER_VS},  {"_dscnt", 1 << COUNTER_LGKM},
+    } table[] = {{"_vscnt", 1 << COUNTER_VS},
+                 {"_vmcnt", 1 << COUNTER_VM},
+                 {"_lgkmcnt", 1 << COUNTER_LGKM},
+                 {"_loadcnt", 1 << COUNTER_VM},
+                 {"_storecnt", 1 << COUNTER_VS},
+                 {"_dscnt", 1 << COUNTER_LGKM},
                  {"_kmcnt", 1 << COUNTER_KM},
                  {"_loadcnt_dscnt", 1 << COUNTER_VM | 1 << COUNTER_LGKM},
                  {"_storecnt_dscnt", 1 << COUNTER_VS | 1 << COUNTER_LGKM}};

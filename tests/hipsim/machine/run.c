@@ -50,6 +50,7 @@ static void run_wave_checked(struct wave *w, int slice)
 {
     const struct op *first = w->thread->launch->program->ops;
     uint64_t *executed = w->thread->launch->sink->executed;
+    const uint64_t waited = (UINT64_C(1) << 32) + 1;
     struct thread *thread = w->thread;
     const struct op *o = w->next;
     int left = slice;
@@ -62,7 +63,8 @@ static void run_wave_checked(struct wave *w, int slice)
         o->run(w, o);
         check_after(w, o);
         if (executed)
-            __atomic_fetch_add(&executed[o - first], 1, __ATOMIC_RELAXED);
+            __atomic_fetch_add(&executed[o - first], check_waited(w) ? waited : 1,
+                               __ATOMIC_RELAXED);
         if (__builtin_expect(thread->yield, 0))
             break;
         o = w->next;

@@ -34,7 +34,8 @@ struct definition {
 
 struct wave_checks {
     uint32_t issued[COUNTERS], done[COUNTERS];
-    uint32_t last_disordered[COUNTERS]; /* newest token that may complete out of order */
+    bool waited;                         /* the running wait had something to wait for */
+    uint32_t last_disordered[COUNTERS];  /* newest token that may complete out of order */
     uint64_t outstanding[TRACKED_WORDS]; /* a bit per register below */
     struct pending pending[TRACKED];
     struct entry entries[ENTRIES]; /* a ring */
@@ -48,7 +49,7 @@ struct wave_checks {
 /* A dword of LDS, or a byte of one that was ever written in part. Epoch 0: never. */
 struct cell {
     uint32_t write_epoch, read_epoch;
-    uint32_t readers; /* waves, in read_epoch */
+    uint32_t readers;   /* waves, in read_epoch */
     uint32_t dma_token; /* of a direct-to-LDS load; 0: an ordinary write */
     uint8_t writer;
     bool leaked; /* not complete when its wave entered the last barrier */

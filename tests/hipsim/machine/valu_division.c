@@ -1,6 +1,8 @@
 /* The three instructions that surround a division: div_scale keeps the operands in range, div_fmas
- * undoes it, div_fixup puts the special cases back. After the pseudo-code of the ISA documents.
- * Path of a launch: the loop of run.c, class VALU. */
+ * undoes it, div_fixup puts the special cases back. After the pseudo-code of the ISA documents,
+ * with two readings that only make the scaling consistent: div_fmas multiplies by 2^64 or 2^-64
+ * (2^128 or 2^-128) after the exponent of its quotient, and a huge denominator of a subnormal
+ * quotient is scaled down. Path of a launch: the loop of run.c, class VALU. */
 #include "lanes.h"
 
 #include <math.h>
@@ -41,7 +43,7 @@ static bool subnormal_f64(double x)
         bool small_inverse = subnormal((real)1 / s1), small = subnormal(s2 / s1);                  \
         if (small_inverse && small) {                                                              \
             *scaled = true;                                                                        \
-            return s0 == s1 ? scale(s0, step) : s0;                                                \
+            return s0 == s1 ? scale(s0, -(step)) : s0;                                             \
         }                                                                                          \
         if (small_inverse)                                                                         \
             return scale(s0, -(step));                                                             \
@@ -70,23 +72,33 @@ SCALE(scale_f64, double, biased_f64, subnormal_f64, ldexp, 128, 768, 53)
 DIV_SCALE(v_div_scale_f32, f32, scale_f32)
 DIV_SCALE(v_div_scale_f64, f64, scale_f64)
 
-void v_div_fmas_f32(struct wave *w, const struct op *o)
+/* Scaled before it is rounded, once: a subnormal quotient stays correct. */
+static float fmas_f32(float a, float b, float c, bool scaled)
 {
-    SOURCE(f32, a, 0) SOURCE(f32, b, 1) SOURCE(f32, c, 2) _Alignas(64) float d_[LANES];
-    uint64_t vcc = get_mask(w, SREG_VCC);
-    for (int i = 0; i < w->lanes; i++)
-        d_[i] = __builtin_fmaf(a_[i], b_[i], c_[i]) * (vcc >> i & 1 ? 0x1p32f : 1.0f);
-    FINISH_f32(d_)
+    if (!scaled)
+        return __builtin_fmaf(a, b, c);
+    return (float)(((double)a * b + c) * (biased_f32(c) > 127 ? 0x1p64 : 0x1p-64));
 }
 
-void v_div_fmas_f64(struct wave *w, const struct op *o)
+static double fmas_f64(double a, double b, double c, bool scaled)
 {
-    SOURCE(f64, a, 0) SOURCE(f64, b, 1) SOURCE(f64, c, 2) _Alignas(64) double d_[LANES];
-    uint64_t vcc = get_mask(w, SREG_VCC);
-    for (int i = 0; i < w->lanes; i++)
-        d_[i] = __builtin_fma(a_[i], b_[i], c_[i]) * (vcc >> i & 1 ? 0x1p64 : 1.0);
-    FINISH_f64(d_)
+    if (!scaled)
+        return __builtin_fma(a, b, c);
+    return (double)(((__float128)a * b + c) * (biased_f64(c) > 1023 ? 0x1p128 : 0x1p-128));
 }
+
+#define DIV_FMAS(type)                                                                             \
+    void v_div_fmas_##type(struct wave *w, const struct op *o)                                     \
+    {                                                                                              \
+        SOURCE(type, a, 0)                                                                         \
+        SOURCE(type, b, 1) SOURCE(type, c, 2) _Alignas(64) LANE_##type d_[LANES];                  \
+        uint64_t vcc = get_mask(w, SREG_VCC);                                                      \
+        for (int i = 0; i < w->lanes; i++)                                                         \
+            d_[i] = fmas_##type(a_[i], b_[i], c_[i], vcc >> i & 1);                                \
+        FINISH_##type(d_)                                                                          \
+    }
+DIV_FMAS(f32)
+DIV_FMAS(f64)
 
 /* a is the quotient, b the denominator, c the numerator. */
 #define FIXUP(name, real, biased, copy, under, top)                                                \
@@ -106,6 +118,8 @@ void v_div_fmas_f64(struct wave *w, const struct op *o)
         if (biased(c) - biased(b) < under)                                                         \
             return sign * (real)0;                                                                 \
         if (biased(b) == top)                                                                      \
+            return sign * (real)INFINITY;                                                          \
+        if (a != a) /* the quotient overflowed on the way */                                       \
             return sign * (real)INFINITY;                                                          \
         return copy(a, sign);                                                                      \
     }

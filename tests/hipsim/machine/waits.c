@@ -5,8 +5,7 @@
  * Rules: simulator.md section 4; the ISA documents' chapters on manually inserted waits. */
 #include "shadow.h"
 
-static const char *const counter_names[COUNTERS] = {"vmcnt", "lgkmcnt", "expcnt", "vscnt",
-                                                    "kmcnt"};
+static const char *const counter_names[COUNTERS] = {"vmcnt", "lgkmcnt", "expcnt", "vscnt", "kmcnt"};
 
 void waits_start(struct wave *w)
 {
@@ -25,6 +24,7 @@ static void wait_for(struct wave_checks *c, int counter, uint32_t left)
     if (left > 0 && c->last_disordered[counter] > c->done[counter])
         return; /* any of them may be among those left */
     c->done[counter] = c->issued[counter] - left;
+    c->waited = true;
 }
 
 static bool complete(const struct wave_checks *c, const struct pending *p)
@@ -58,8 +58,8 @@ static void name_register(unsigned reg, char name[16])
 /* A load may overwrite the result of an earlier one of its counter: they return in order. */
 static bool in_order(const struct pending *p, const struct op *o, bool write)
 {
-    return write && p->also == 0 && o->counters == 1u << p->counter &&
-           p->by->class == o->class && o->class != CLASS_SMEM;
+    return write && p->also == 0 && o->counters == 1u << p->counter && p->by->class == o->class &&
+           o->class != CLASS_SMEM;
 }
 
 static void touch(struct wave *w, const struct op *o, unsigned reg, bool write)
@@ -88,6 +88,7 @@ static void touch(struct wave *w, const struct op *o, unsigned reg, bool write)
 void waits_before(struct wave *w, const struct op *o)
 {
     struct wave_checks *c = w->checks;
+    c->waited = false;
     if (o->class == CLASS_WAIT) {
         for (int i = 0; i < COUNTERS; i++) {
             uint32_t left = (uint32_t)(o->parameter >> 8 * i & 255);
@@ -126,9 +127,8 @@ void waits_after(struct wave *w, const struct op *o)
         for (unsigned k = 0; k < o->ranges[i].count; k++) {
             unsigned reg = o->ranges[i].first + k;
             c->outstanding[reg / 64] |= UINT64_C(1) << reg % 64;
-            c->pending[reg] = (struct pending){o, c->issued[counter],
-                                               both ? c->issued[COUNTER_LGKM] : 0,
-                                               (uint8_t)counter};
+            c->pending[reg] = (struct pending){
+                o, c->issued[counter], both ? c->issued[COUNTER_LGKM] : 0, (uint8_t)counter};
         }
     }
 }
