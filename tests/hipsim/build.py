@@ -20,11 +20,10 @@ def cmake() -> str:
     return found
 
 
-def build(folder: str | os.PathLike[str], *, sanitize: str = "", headers: str = "", werror: bool = False) -> Path:
-    """Configure and build in folder (incremental); headers: an include folder to check the interface against."""
+def build(folder: str | os.PathLike[str], *, sanitize: str = "", werror: bool = False) -> Path:
+    """Configure and build in folder (incremental)."""
     options = {
         "HIPSIM_SANITIZE": sanitize,
-        "HIPSIM_HEADERS": headers,
         "HIPSIM_WERROR": "ON" if werror else "OFF",
     }
     configure = [cmake(), "-S", str(HERE), "-B", str(folder), *(f"-D{name}={value}" for name, value in options.items())]
@@ -39,7 +38,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m hipsim.build", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sanitize", default="", help="for example address,undefined")
-    parser.add_argument("--headers", default="", help="include folder of real HIP headers to check against")
     parser.add_argument("--werror", action="store_true")
     arguments = vars(parser.parse_args())
     print(build(arguments.pop("folder"), **arguments))

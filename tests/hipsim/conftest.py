@@ -20,14 +20,13 @@ def simulator():
     if os.environ.setdefault("MATMUL_FUSED_HIP_LIBRARY", ours) == ours:
         build(FOLDER, werror=bool(os.environ.get("CI")))
     os.environ.setdefault("HIPSIM_DEVICES", "gfx942,gfx950,gfx1100,gfx90a,gfx1201,gfx942")
-    hipsim.configure(seed=1)
     return os.environ["MATMUL_FUSED_HIP_LIBRARY"]
 
 
 @pytest.fixture(autouse=True)
 def account(simulator):
     """Each test begins and ends with idle, clean devices; a violation that it expects it takes with report()."""
-    hipsim.configure(order="late", checks="all", version=70253211)
+    hipsim.configure(seed=1, order="late", checks="all", version=70253211)
     devices = [hipsim.Device(i) for i in range(hipsim.device_count())]
     before = [device.report() for device in devices]
     yield

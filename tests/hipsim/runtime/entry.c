@@ -2,8 +2,6 @@
  * inject a fault, call rt_<name>, keep the error for hipGetLastError, unlock. */
 #include "rt.h"
 
-#include <unistd.h>
-
 struct rt_state rt = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 _Thread_local struct rt_thread rt_thread;
 
@@ -15,15 +13,21 @@ static bool works_without_device(enum rt_entry_point entry)
 }
 
 /* A forked child has the parent's handles but none of its work: the real runtime is unusable there
- * too. */
+ * too. The lock may be held by a thread that the child does not have. */
+static void after_fork(void)
+{
+    rt.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    rt.broken = true;
+}
+
 static hipError_t prepare(void)
 {
     if (!rt.ready && !rt.broken) {
-        rt.broken = !rt_memory_init() || !rt_settings_read();
+        rt.broken =
+            !rt_memory_init() || !rt_settings_read() || pthread_atfork(NULL, NULL, after_fork) != 0;
         rt.ready = !rt.broken;
-        rt.pid = getpid();
     }
-    return rt.broken || rt.pid != getpid() ? hipErrorNotInitialized : hipSuccess;
+    return rt.broken ? hipErrorNotInitialized : hipSuccess;
 }
 
 static hipError_t enter(enum rt_entry_point entry)

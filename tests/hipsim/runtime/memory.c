@@ -9,16 +9,23 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PAGE = 4096 };
+enum { PAGE = 4096, NEAR = 1 << 20 };
 static const size_t POISON_LIMIT = (size_t)256 << 20; /* larger allocations stay sparse: zeros */
+
+struct range {
+    uint64_t base;
+    size_t size;
+};
 
 static struct {
     unsigned char *range;
     size_t size, top;             /* what was handed out */
-    size_t open;                  /* allocations that are accessible */
     struct rt_allocation **items; /* sorted by base */
     size_t count, capacity;
-} map;
+    struct range *opened; /* accessible to the end of this call */
+    size_t open, open_capacity;
+    uint64_t call;
+} map = {.call = 1};
 
 static void *reserve(size_t size)
 {
@@ -41,40 +48,62 @@ static unsigned char *address_of(const struct rt_allocation *allocation)
     return (unsigned char *)(uintptr_t)allocation->base;
 }
 
-/* A part has its whole's pages; what lies outside the range is always accessible. */
-static bool open_pages(struct rt_allocation *allocation)
+static bool open_range(uint64_t base, size_t size)
 {
-    struct rt_allocation *owner = allocation->whole ? allocation->whole : allocation;
-    if (owner->open || owner->type != hipMemoryTypeDevice)
-        return true;
-    owner->open = mprotect(address_of(owner), owner->mapped, PROT_READ | PROT_WRITE) == 0;
-    map.open += owner->open;
-    return owner->open;
+    if (map.open == map.open_capacity) {
+        size_t capacity = map.open_capacity ? 2 * map.open_capacity : 64;
+        void *ranges = realloc(map.opened, capacity * sizeof *map.opened);
+        if (!ranges)
+            return false;
+        map.opened = ranges;
+        map.open_capacity = capacity;
+    }
+    if (mprotect((void *)(uintptr_t)base, size, PROT_READ | PROT_WRITE) != 0)
+        return false;
+    map.opened[map.open++] = (struct range){base, size};
+    return true;
 }
 
+/* Neighbours are opened in one go, with the freed memory between them: bounds are the map's
+ * business. */
 bool rt_memory_open(void)
 {
-    bool all = true;
-    for (size_t i = 0; i < map.count; i++)
-        all = open_pages(map.items[i]) && all;
-    return all;
+    uint64_t first = 0, end = 0;
+    for (size_t i = 0; i < map.count; i++) {
+        struct rt_allocation *allocation = map.items[i];
+        if (allocation->type != hipMemoryTypeDevice || !allocation->mapped)
+            continue;
+        if (end && allocation->base - end > NEAR) {
+            if (!open_range(first, end - first))
+                return false;
+            end = 0;
+        }
+        if (!end)
+            first = allocation->base;
+        end = allocation->base + allocation->mapped;
+        allocation->opened = map.call;
+    }
+    return !end || open_range(first, end - first);
 }
 
 void rt_memory_close(void)
 {
-    for (size_t i = 0; i < map.count && map.open; i++) {
-        struct rt_allocation *allocation = map.items[i];
-        if (allocation->open &&
-            mprotect(address_of(allocation), allocation->mapped, PROT_NONE) == 0) {
-            allocation->open = false;
-            map.open--;
-        }
-    }
+    for (size_t i = 0; i < map.open; i++)
+        mprotect((void *)(uintptr_t)map.opened[i].base, map.opened[i].size, PROT_NONE);
+    map.open = 0;
+    map.call++;
 }
 
+/* A part has its whole's pages; what lies outside the range is always accessible. */
 unsigned char *rt_bytes(struct rt_allocation *allocation)
 {
-    return open_pages(allocation) ? address_of(allocation) : NULL;
+    struct rt_allocation *owner = allocation->whole ? allocation->whole : allocation;
+    if (owner->type == hipMemoryTypeDevice && owner->opened != map.call) {
+        if (!open_range(owner->base, owner->mapped))
+            return NULL;
+        owner->opened = map.call;
+    }
+    return address_of(allocation);
 }
 
 bool rt_in_device_range(uint64_t address)
@@ -131,22 +160,22 @@ static bool map_pages(struct rt_allocation *allocation)
         return true;
     }
     unsigned char *pages = reserve(allocation->mapped + 2 * PAGE);
-    if (!pages || mprotect(pages + PAGE, allocation->mapped, PROT_READ | PROT_WRITE) != 0)
+    if (!pages)
         return false;
+    if (mprotect(pages + PAGE, allocation->mapped, PROT_READ | PROT_WRITE) != 0) {
+        munmap(pages, allocation->mapped + 2 * PAGE);
+        return false;
+    }
     allocation->base = (uintptr_t)pages + PAGE;
     return true;
 }
 
-static void unmap_pages(struct rt_allocation *allocation)
+static void unmap_pages(const struct rt_allocation *allocation)
 {
-    if (allocation->type != hipMemoryTypeDevice) {
+    if (allocation->type == hipMemoryTypeDevice)
+        madvise(address_of(allocation), allocation->mapped, MADV_DONTNEED);
+    else
         munmap(address_of(allocation) - PAGE, allocation->mapped + 2 * PAGE);
-        return;
-    }
-    madvise(address_of(allocation), allocation->mapped, MADV_DONTNEED);
-    if (allocation->open)
-        mprotect(address_of(allocation), allocation->mapped, PROT_NONE);
-    map.open -= allocation->open;
 }
 
 struct rt_allocation *rt_allocate(int device, int type, size_t size, enum rt_owner owner)
@@ -192,7 +221,7 @@ struct rt_allocation *rt_carve(struct rt_allocation *whole, size_t offset, size_
         return NULL;
     *part = *whole;
     part->whole = whole;
-    part->open = false;
+    part->opened = 0;
     part->base += offset;
     part->size = size;
     part->mapped = 0;

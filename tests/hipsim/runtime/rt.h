@@ -26,7 +26,7 @@ struct rt_allocation {
     size_t size;
     size_t mapped;               /* whole pages; 0: a part */
     struct rt_allocation *whole; /* of a part */
-    bool open;                   /* accessible now */
+    uint64_t opened;             /* the call that made it accessible */
     int device;
     int type; /* hipMemoryTypeDevice, ...Host, ...Managed */
     unsigned flags;
@@ -308,7 +308,6 @@ struct rt_state {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a host function ended */
     bool ready, broken;
-    int pid;
     int device_count;
     struct rt_device devices[RT_MAX_DEVICES];
     int version;
