@@ -186,7 +186,7 @@ hipError_t rt_hipModuleLaunchKernel(hipFunction_t function, unsigned int grid_x,
     return error || captured ? error : rt_enqueue(stream, &op);
 }
 
-/* The packet that the command processor reads: offsets as in the HSA specification. */
+/* The packet that the command processor reads: offsets of the AQL format. */
 static void write_packet(const struct rt_dispatch *dispatch, const struct rt_device *device)
 {
     unsigned char *out = rt_bytes(device->packet);

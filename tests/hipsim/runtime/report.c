@@ -150,7 +150,6 @@ static void clear(struct rt_device *device)
  * memory. */
 RT_EXPORT char *hipsim_report(int device, int reset);
 RT_EXPORT void hipsim_free(void *pointer);
-RT_EXPORT uint64_t hipsim_violations(int device);
 
 char *hipsim_report(int device, int reset)
 {
@@ -175,10 +174,4 @@ char *hipsim_report(int device, int reset)
 void hipsim_free(void *pointer)
 {
     free(pointer);
-}
-
-uint64_t hipsim_violations(int device)
-{
-    return device >= 0 && device < rt.device_count ? rt.devices[device].counters.violations
-                                                   : UINT64_MAX;
 }

@@ -226,7 +226,6 @@ struct rt_graph {
     struct rt_node **nodes; /* in the order of capture, which is topological */
     size_t count;
     int device;
-    bool instantiated;
 };
 
 struct rt_capture {
