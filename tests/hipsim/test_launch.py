@@ -2,6 +2,7 @@
 
 import ctypes
 import struct
+import threading
 
 import numpy as np
 import pytest
@@ -272,3 +273,41 @@ def test_buffer_freed_before_the_kernel_runs(part, add, operands):
         wrong += code == 700
         stream.destroy()
     assert 1 <= wrong <= 11
+
+
+def test_early_order_gives_the_same(part, add, operands):
+    hipsim.configure(order="early")
+    a, b, out, expected = operands()
+    add(4, 256, out, a, b, 1000)
+    assert part.report().counters["launches"] == 1  # nobody waited
+    assert np.array_equal(part.to_numpy(out), expected)
+
+
+def test_threads_launch_on_three_parts(rng):
+    """Each with its own module and stream; kernels themselves run on several threads."""
+    values = rng.standard_normal((6, 2, 2000)).astype(np.float32)
+    failures = []
+
+    def work(index):
+        device = hipsim.Device(ARCHS[index % 3])
+        stream = device.stream()
+        try:
+            with Module(device, object_of(ADD, device.arch)) as module:
+                for step in range(6):
+                    a, b = values[index, 0] + step, values[index, 1]
+                    x, y = device.array(a, stream=stream), device.array(b, stream=stream)
+                    out = device.empty(2000, stream=stream)
+                    module["add"](8, 256, out, x, y, 2000, stream=stream)
+                    if not np.array_equal(device.to_numpy(out, stream=stream), a + b):
+                        failures.append((index, step))
+                    del x, y, out
+        finally:
+            stream.destroy()
+
+    hipsim.configure(threads=3)
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
