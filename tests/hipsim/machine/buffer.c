@@ -65,11 +65,14 @@ void buffer_load(struct wave *w, const struct op *o)
     static const uint32_t zero[4];
     if (whole == w->exec && whole) { /* every lane in range */
         uint64_t good = reach_lanes(w, b.address, whole, bytes, false);
-        for (uint64_t left = w->exec; left; left &= left - 1) {
-            int i = __builtin_ctzll(left);
-            const void *from = good >> i & 1 ? (const void *)(uintptr_t)b.address[i] : zero;
-            put_loaded(w, o, o->dst[0].first, i, from, access);
-        }
+        if (good == w->all && bytes >= 4)
+            load_all_lanes(w, o->dst[0].first, (const uint8_t *const *)b.address, bytes);
+        else
+            for (uint64_t left = w->exec; left; left &= left - 1) {
+                int i = __builtin_ctzll(left);
+                const void *from = good >> i & 1 ? (const void *)(uintptr_t)b.address[i] : zero;
+                put_loaded(w, o, o->dst[0].first, i, from, access);
+            }
     } else {
         for (unsigned at = 0; at < bytes; at += step) {
             uint64_t some = in_range(w, &b, at, step), good;

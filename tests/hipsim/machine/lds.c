@@ -55,6 +55,12 @@ static void addresses(struct wave *w, const struct op *o, uint32_t offset, uint3
         address[i] = base[i] + offset;
 }
 
+static void pointers(struct wave *w, const uint32_t *address, uint8_t *out[LANES])
+{
+    for (int i = 0; i < w->lanes; i++)
+        out[i] = w->group->lds + address[i];
+}
+
 static void load_at(struct wave *w, const struct op *o, const uint32_t *address, unsigned reg,
                     unsigned access)
 {
@@ -62,9 +68,9 @@ static void load_at(struct wave *w, const struct op *o, const uint32_t *address,
     uint64_t good = reach_lds(w, address, w->exec, bytes, false);
     static const uint32_t zero[4];
     if (good == w->all && bytes >= 4) {
-        for (unsigned k = 0; 4 * k < bytes; k++)
-            for (int i = 0; i < w->lanes; i++)
-                memcpy(&w->v[reg + k][i], w->group->lds + address[i] + 4 * k, 4);
+        uint8_t *from[LANES];
+        pointers(w, address, from);
+        load_all_lanes(w, reg, (const uint8_t *const *)from, bytes);
         return;
     }
     for (uint64_t left = w->exec; left; left &= left - 1) {
@@ -77,6 +83,12 @@ static void store_at(struct wave *w, const uint32_t *address, unsigned reg, unsi
 {
     unsigned bytes = access & ACCESS_BYTES;
     uint64_t good = reach_lds(w, address, w->exec, bytes, true);
+    if (good == w->all && bytes >= 4) {
+        uint8_t *to[LANES];
+        pointers(w, address, to);
+        store_all_lanes(w, reg, to, bytes);
+        return;
+    }
     for (uint64_t left = good; left; left &= left - 1) {
         int i = __builtin_ctzll(left);
         take_stored(w, reg, i, w->group->lds + address[i], access);

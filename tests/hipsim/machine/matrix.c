@@ -5,7 +5,8 @@
  * Path of a launch: the loop of run.c, class MATRIX. EXEC is ignored, as by the hardware. */
 #include "matrix.h"
 
-typedef float vector8 __attribute__((vector_size(32), aligned(4)));
+typedef float vector8 __attribute__((vector_size(32)));
+typedef float unaligned8 __attribute__((vector_size(32), aligned(4), may_alias));
 
 #if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
@@ -33,7 +34,7 @@ static const uint32_t *register_lanes(struct wave *w, const struct operand *s, i
     return s->kind == OPERAND_VGPR ? w->v[s->first + r] : s->splat;
 }
 
-void unpack_bf16(const uint32_t *lanes, float *even, float *odd, int count)
+static inline void bf16_pairs(const uint32_t *lanes, float *even, float *odd, int count)
 {
     for (int i = 0; i < count; i++) {
         even[i] = as_f32(lanes[i] << 16);
@@ -41,7 +42,7 @@ void unpack_bf16(const uint32_t *lanes, float *even, float *odd, int count)
     }
 }
 
-void unpack_f16(const uint32_t *lanes, float *even, float *odd, int count)
+static inline void f16_pairs(const uint32_t *lanes, float *even, float *odd, int count)
 {
     for (int i = 0; i < count; i++) {
         even[i] = half_to_float(lanes[i] & 0xffff);
@@ -49,9 +50,20 @@ void unpack_f16(const uint32_t *lanes, float *even, float *odd, int count)
     }
 }
 
+void unpack_bf16(const uint32_t *lanes, float *even, float *odd, int count)
+{
+    bf16_pairs(lanes, even, odd, count);
+}
+
+void unpack_f16(const uint32_t *lanes, float *even, float *odd, int count)
+{
+    f16_pairs(lanes, even, odd, count);
+}
+
 /* 64 lanes are blocks of `rows`; block g holds k = g * per_lane + element. */
-static void unpack16(struct wave *w, const struct operand *s, int rows, int registers,
-                     unpack_function unpack, float out[][32])
+static inline __attribute__((always_inline)) void unpack16(struct wave *w, const struct operand *s,
+                                                           int rows, int registers,
+                                                           unpack_function unpack, float out[][32])
 {
     int blocks = LANES / rows, per_lane = 2 * registers;
     for (int r = 0; r < registers; r++) {
@@ -85,29 +97,44 @@ static void unpack8(struct wave *w, const struct operand *s, int rows, int regis
     }
 }
 
-/* Four rows of the result from `row`, 16 columns: 8 vectors held over the whole of K. */
+/* Through a pointer: gcc copies a vector by memcpy in halves, over the stack. */
+static inline vector8 load8(const float *from)
+{
+    return *(const unaligned8 *)from;
+}
+
+static inline void store8(float *to, vector8 x)
+{
+    *(unaligned8 *)to = x;
+}
+
+/* Four rows of the result from `row`, 16 columns: 8 vectors that stay in registers over K. */
 static inline void block_4x16(float (*a)[32], float (*b)[32], int row, int column, int k_count,
                               const float *const c[4], float *const d[4])
 {
-    vector8 sum[4][2];
-    for (int i = 0; i < 4; i++) {
-        memcpy(&sum[i][0], c[i], 32);
-        memcpy(&sum[i][1], c[i] + 8, 32);
-    }
+    vector8 s00 = load8(c[0]), s01 = load8(c[0] + 8), s10 = load8(c[1]), s11 = load8(c[1] + 8);
+    vector8 s20 = load8(c[2]), s21 = load8(c[2] + 8), s30 = load8(c[3]), s31 = load8(c[3] + 8);
     for (int k = 0; k < k_count; k++) {
-        vector8 b0, b1;
-        memcpy(&b0, &b[k][column], 32);
-        memcpy(&b1, &b[k][column + 8], 32);
-        for (int i = 0; i < 4; i++) {
-            vector8 x = splat8(a[k][row + i]);
-            sum[i][0] = fused(x, b0, sum[i][0]);
-            sum[i][1] = fused(x, b1, sum[i][1]);
-        }
+        vector8 b0 = load8(&b[k][column]), b1 = load8(&b[k][column + 8]);
+        vector8 x0 = splat8(a[k][row]), x1 = splat8(a[k][row + 1]);
+        s00 = fused(x0, b0, s00);
+        s01 = fused(x0, b1, s01);
+        s10 = fused(x1, b0, s10);
+        s11 = fused(x1, b1, s11);
+        vector8 x2 = splat8(a[k][row + 2]), x3 = splat8(a[k][row + 3]);
+        s20 = fused(x2, b0, s20);
+        s21 = fused(x2, b1, s21);
+        s30 = fused(x3, b0, s30);
+        s31 = fused(x3, b1, s31);
     }
-    for (int i = 0; i < 4; i++) {
-        memcpy(d[i], &sum[i][0], 32);
-        memcpy(d[i] + 8, &sum[i][1], 32);
-    }
+    store8(d[0], s00);
+    store8(d[0] + 8, s01);
+    store8(d[1], s10);
+    store8(d[1] + 8, s11);
+    store8(d[2], s20);
+    store8(d[2] + 8, s21);
+    store8(d[3], s30);
+    store8(d[3] + 8, s31);
 }
 
 /* D of CDNA: register r, lane l is row 4 * (l / 16) + r of 16 columns, or row
@@ -153,16 +180,16 @@ static bool plain(struct wave *w, const struct op *o)
         unpack16(w, &o->src[1], size, registers, unpack, b);                                       \
         accumulate(w, o, a, b, size, (LANES / (size)) * 2 * (registers));                          \
     }
-MFMA_16BIT(mfma_16x16x16_bf16, 16, 2, unpack_bf16)
-MFMA_16BIT(mfma_32x32x8_bf16, 32, 2, unpack_bf16)
-MFMA_16BIT(mfma_16x16x16_f16, 16, 2, unpack_f16)
-MFMA_16BIT(mfma_32x32x8_f16, 32, 2, unpack_f16)
-MFMA_16BIT(mfma_16x16x32_bf16, 16, 4, unpack_bf16)
-MFMA_16BIT(mfma_32x32x16_bf16, 32, 4, unpack_bf16)
-MFMA_16BIT(mfma_16x16x32_f16, 16, 4, unpack_f16)
-MFMA_16BIT(mfma_32x32x16_f16, 32, 4, unpack_f16)
-MFMA_16BIT(mfma_16x16x8_bf16, 16, 1, unpack_bf16)
-MFMA_16BIT(mfma_32x32x4_bf16, 32, 1, unpack_bf16)
+MFMA_16BIT(mfma_16x16x16_bf16, 16, 2, bf16_pairs)
+MFMA_16BIT(mfma_32x32x8_bf16, 32, 2, bf16_pairs)
+MFMA_16BIT(mfma_16x16x16_f16, 16, 2, f16_pairs)
+MFMA_16BIT(mfma_32x32x8_f16, 32, 2, f16_pairs)
+MFMA_16BIT(mfma_16x16x32_bf16, 16, 4, bf16_pairs)
+MFMA_16BIT(mfma_32x32x16_bf16, 32, 4, bf16_pairs)
+MFMA_16BIT(mfma_16x16x32_f16, 16, 4, f16_pairs)
+MFMA_16BIT(mfma_32x32x16_f16, 32, 4, f16_pairs)
+MFMA_16BIT(mfma_16x16x8_bf16, 16, 1, bf16_pairs)
+MFMA_16BIT(mfma_32x32x4_bf16, 32, 1, bf16_pairs)
 
 #define MFMA_F32(name, size, registers)                                                            \
     void name(struct wave *w, const struct op *o)                                                  \

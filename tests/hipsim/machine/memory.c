@@ -151,6 +151,57 @@ void take_stored(struct wave *w, unsigned reg, int lane, void *to, unsigned acce
         memcpy((uint8_t *)to + 4 * k, &w->v[reg + k][lane], 4);
 }
 
+typedef uint32_t quad __attribute__((vector_size(16)));
+typedef uint32_t unaligned_quad __attribute__((vector_size(16), aligned(1), may_alias));
+
+/* 4 lanes of 4 words to 4 words of 4 lanes, and back. */
+static inline void transpose(quad x[4])
+{
+    const quad low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, first = {0, 1, 4, 5}, second = {2, 3, 6, 7};
+    quad a = __builtin_shuffle(x[0], x[1], low), b = __builtin_shuffle(x[0], x[1], high);
+    quad c = __builtin_shuffle(x[2], x[3], low), d = __builtin_shuffle(x[2], x[3], high);
+    x[0] = __builtin_shuffle(a, c, first);
+    x[1] = __builtin_shuffle(a, c, second);
+    x[2] = __builtin_shuffle(b, d, first);
+    x[3] = __builtin_shuffle(b, d, second);
+}
+
+void load_all_lanes(struct wave *w, unsigned reg, const uint8_t *const from[LANES], unsigned bytes)
+{
+    if (bytes != 16) {
+        for (unsigned k = 0; 4 * k < bytes; k++)
+            for (int i = 0; i < w->lanes; i++)
+                memcpy(&w->v[reg + k][i], from[i] + 4 * k, 4);
+        return;
+    }
+    for (int i = 0; i < w->lanes; i += 4) {
+        quad x[4];
+        for (int k = 0; k < 4; k++)
+            x[k] = *(const unaligned_quad *)from[i + k];
+        transpose(x);
+        for (unsigned k = 0; k < 4; k++)
+            *(quad *)&w->v[reg + k][i] = x[k];
+    }
+}
+
+void store_all_lanes(struct wave *w, unsigned reg, uint8_t *const to[LANES], unsigned bytes)
+{
+    if (bytes != 16) {
+        for (unsigned k = 0; 4 * k < bytes; k++)
+            for (int i = 0; i < w->lanes; i++)
+                memcpy(to[i] + 4 * k, &w->v[reg + k][i], 4);
+        return;
+    }
+    for (int i = 0; i < w->lanes; i += 4) {
+        quad x[4];
+        for (unsigned k = 0; k < 4; k++)
+            x[k] = *(const quad *)&w->v[reg + k][i];
+        transpose(x);
+        for (int k = 0; k < 4; k++)
+            *(unaligned_quad *)to[i + k] = x[k];
+    }
+}
+
 /* Address operand, then scalar base or off. */
 static void global_addresses(struct wave *w, const struct op *o, int vector, uint64_t *address)
 {
@@ -181,13 +232,17 @@ void global_load(struct wave *w, const struct op *o)
     access |= o->dst[0].half == HALF_HIGH ? ACCESS_D16 | ACCESS_HIGH : 0;
     global_addresses(w, o, 0, address);
     uint64_t good = reach_lanes(w, address, w->exec, bytes, false);
+    w->thread->counters.bytes_loaded += bytes * (unsigned)__builtin_popcountll(w->exec);
+    if (good == w->all && bytes >= 4) {
+        load_all_lanes(w, o->dst[0].first, (const uint8_t *const *)address, bytes);
+        return;
+    }
     static const uint32_t zero[4];
     for (uint64_t left = w->exec; left; left &= left - 1) {
         int i = __builtin_ctzll(left);
         const void *from = good >> i & 1 ? (const void *)(uintptr_t)address[i] : zero;
         put_loaded(w, o, o->dst[0].first, i, from, access);
     }
-    w->thread->counters.bytes_loaded += bytes * (unsigned)__builtin_popcountll(w->exec);
 }
 
 /* Sources: address, data, base. */
