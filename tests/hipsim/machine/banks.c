@@ -27,25 +27,24 @@ static unsigned group_of(const struct wave *w, int lane, unsigned bytes, bool wr
 unsigned bank_conflicts(const struct wave *w, const uint32_t *address, uint64_t lanes,
                         unsigned bytes, bool write)
 {
-    unsigned extra = 0, words = (bytes + 3) / 4;
-    for (unsigned group = 0; group < 16; group++) {
-        uint32_t seen[64][16];
-        uint8_t count[64] = {0};
-        unsigned most = 0, banks = 32;
-        for (uint64_t left = lanes; left; left &= left - 1) {
-            int lane = __builtin_ctzll(left);
-            if (group_of(w, lane, bytes, write, &banks) != group)
-                continue;
-            for (unsigned k = 0; k < words; k++) {
-                uint32_t dword = address[lane] / 4 + k, bank = dword % banks, i = 0;
-                while (i < count[bank] && seen[bank][i] != dword)
-                    i++;
-                if (i == count[bank] && i < 16)
-                    seen[bank][count[bank]++] = dword;
-                most = count[bank] > most ? count[bank] : most;
-            }
+    enum { GROUPS = 8, BANKS = 64, DIFFERENT = 16 };
+    uint32_t seen[GROUPS][BANKS][DIFFERENT]; /* the first count[][] of each are set */
+    uint8_t count[GROUPS][BANKS] = {{0}}, most[GROUPS] = {0};
+    unsigned extra = 0, words = (bytes + 3) / 4, banks;
+    for (uint64_t left = lanes; left; left &= left - 1) {
+        int lane = __builtin_ctzll(left);
+        unsigned group = group_of(w, lane, bytes, write, &banks) % GROUPS;
+        for (unsigned k = 0; k < words; k++) {
+            uint32_t dword = address[lane] / 4 + k, bank = dword % banks, i = 0;
+            uint8_t *n = &count[group][bank];
+            while (i < *n && seen[group][bank][i] != dword)
+                i++;
+            if (i == *n && i < DIFFERENT)
+                seen[group][bank][(*n)++] = dword;
+            most[group] = *n > most[group] ? *n : most[group];
         }
-        extra += most > 1 ? most - 1 : 0;
     }
+    for (int group = 0; group < GROUPS; group++)
+        extra += most[group] > 1 ? most[group] - 1 : 0;
     return extra;
 }

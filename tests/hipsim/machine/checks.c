@@ -3,6 +3,10 @@
 
 #include <stdlib.h>
 
+/* Races and waits ask each other: was the access complete? */
+#define COUNTS_WAITS (HIPSIM_CHECK_WAITS | HIPSIM_CHECK_RACES)
+#define WATCHES_LDS (COUNTS_WAITS | HIPSIM_CHECK_UNINITIALISED)
+
 static bool wants(const struct launch *launch, uint32_t check)
 {
     return launch->checks & check;
@@ -63,7 +67,8 @@ void check_wave_start(struct wave *w)
 void check_before(struct wave *w, const struct op *o)
 {
     const struct launch *launch = w->thread->launch;
-    waits_before(w, o);
+    if (wants(launch, COUNTS_WAITS))
+        waits_before(w, o);
     if (wants(launch, HIPSIM_CHECK_HAZARDS))
         hazards_before(w, o);
     if (wants(launch, HIPSIM_CHECK_UNINITIALISED))
@@ -79,7 +84,8 @@ void check_before(struct wave *w, const struct op *o)
 void check_after(struct wave *w, const struct op *o)
 {
     const struct launch *launch = w->thread->launch;
-    waits_after(w, o);
+    if (wants(launch, COUNTS_WAITS))
+        waits_after(w, o);
     if (wants(launch, HIPSIM_CHECK_HAZARDS))
         hazards_after(w, o);
     if (wants(launch, HIPSIM_CHECK_UNINITIALISED))
@@ -106,18 +112,21 @@ void check_barrier(struct group *group)
             report(waiting, HIPSIM_VIOLATION_BARRIER, -1,
                    "wave %d has ended while this wave waits at a barrier", ended->index);
     }
-    races_barrier(group);
+    if (wants(group->launch, WATCHES_LDS))
+        races_barrier(group);
 }
 
 void check_lds(struct wave *w, const uint32_t *address, uint64_t lanes, unsigned bytes, bool write)
 {
     const struct launch *launch = w->thread->launch;
-    races_access(w, address, lanes, bytes, write, false);
+    if (wants(launch, WATCHES_LDS))
+        races_access(w, address, lanes, bytes, write, false);
     if (wants(launch, HIPSIM_CHECK_BANKS))
         w->thread->counters.lds_conflict_cycles += bank_conflicts(w, address, lanes, bytes, write);
 }
 
 void check_lds_dma(struct wave *w, const uint32_t *address, uint64_t lanes, unsigned bytes)
 {
-    races_access(w, address, lanes, bytes, true, true);
+    if (wants(w->thread->launch, WATCHES_LDS))
+        races_access(w, address, lanes, bytes, true, true);
 }
