@@ -85,7 +85,6 @@ struct register_range {
 #define TRACKED (VGPRS + SREGS + 1)
 
 struct dpp {
-    enum { DPP_QUAD, DPP_LANES, DPP_8 } kind;
     int8_t from[LANES]; /* the lane that each lane reads; -1: none */
     uint8_t row_mask, bank_mask;
     bool bound_control, fetch_inactive;
@@ -121,15 +120,10 @@ struct op {
 
 enum { /* op.flags */
        FLAG_OFFEN = 1 << 0,
-       FLAG_IDXEN = 1 << 1,
-       FLAG_LDS = 1 << 2,    /* global memory straight to LDS */
-       FLAG_RETURN = 1 << 3, /* an atomic that returns the old value */
-       FLAG_GDS = 1 << 4,
-       FLAG_SADDR = 1 << 5, /* global address = scalar pair + 32-bit vector offset */
-       FLAG_NO_VADDR = 1 << 6,
-       FLAG_STORE = 1 << 7,
-       FLAG_ATOMIC = 1 << 8,
-       FLAG_FLAT = 1 << 9,
+       FLAG_LDS = 1 << 1, /* global memory straight to LDS */
+       FLAG_STORE = 1 << 2,
+       FLAG_ATOMIC = 1 << 3,
+       FLAG_FLAT = 1 << 4,
 };
 
 enum counter { COUNTER_VM, COUNTER_LGKM, COUNTER_EXP, COUNTER_VS, COUNTER_KM, COUNTERS };
@@ -174,7 +168,7 @@ struct group {
     uint8_t *lds;
     uint32_t lds_bytes;
     uint32_t id[3];
-    int waves, ended;
+    int waves;
     struct wave *wave;
     struct thread *thread;
     struct launch *launch;

@@ -194,16 +194,18 @@ static bool parse_flag(struct op *o, const char *token)
     static const struct {
         const char *name;
         uint32_t flag;
-    } flags[] = {{"offen", FLAG_OFFEN}, {"idxen", FLAG_IDXEN}, {"lds", FLAG_LDS}};
+    } flags[] = {{"offen", FLAG_OFFEN}, {"lds", FLAG_LDS}};
     static const struct {
         const char *name;
         uint8_t omod;
     } omods[] = {{"mul:2", 1}, {"mul:4", 2}, {"div:2", 3}};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         if (strcmp(token, flags[i].name) == 0) {
             o->flags |= flags[i].flag;
             return true;
         }
+    }
+    for (int i = 0; i < 3; i++) {
         if (strcmp(token, omods[i].name) == 0) {
             o->omod = omods[i].omod;
             return true;

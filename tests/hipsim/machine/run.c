@@ -91,7 +91,6 @@ static void run_group(struct group *group)
     limit = limit ? limit : UINT64_C(1) << 40;
     memset(group->lds, 0x7f, group->lds_bytes);
     group->epoch = 1;
-    group->ended = 0;
     if (launch->checks)
         check_group_start(group);
     for (int i = 0; i < group->waves; i++) {
