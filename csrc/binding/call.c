@@ -3,6 +3,7 @@
 #include "binding/call.h"
 
 #include "binding/arguments.h"
+#include "binding/device.h"
 #include "binding/errors.h"
 #include "binding/output.h"
 #include "binding/packed.h"
@@ -66,6 +67,7 @@ static mmf_status add_import(mmf_state *state, mmf_call *call, PyObject *object,
                              const mmf_tensor **tensor)
 {
     mmf_import *import = &call->import[call->imports];
+    import->stream = &call->stream;
     mmf_status status = mmf_import_tensor(state, object, name, import);
     if (status)
         return status;
@@ -156,9 +158,11 @@ static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf
     return status;
 }
 
-static mmf_status check_stream(PyObject *stream, mmf_device device)
+static mmf_status choose_device(mmf_state *state, mmf_call *call)
 {
-    if (!given(stream) || device.type != MMF_CPU)
+    if (call->request.a->device.type != MMF_CPU)
+        return mmf_device_prepare(state, call);
+    if (!call->stream.given)
         return MMF_OK;
     return mmf_fail(MMF_VALUE_ERROR, "stream must be None for operands on the CPU");
 }
@@ -173,13 +177,15 @@ mmf_status mmf_call_begin(mmf_state *state, const char *function, PyObject *cons
     call->out = NULL;
     if (mmf_parse_arguments(state, &signature, arguments, count, keywords, values))
         return MMF_PYTHON_ERROR;
+    call->stream = (mmf_stream){.given = given(values[ARG_STREAM]) ? values[ARG_STREAM] : NULL,
+                                .a = call->import};
     mmf_status status = parse_scalars(state, values, &call->request);
     if (!status)
         status = import_operands(state, values, call);
     if (!status)
-        status = check_stream(values[ARG_STREAM], call->request.a->device);
-    if (!status)
         status = mmf_problem_make(&call->request, &call->problem, &call->result);
+    if (!status)
+        status = choose_device(state, call);
     if (!status)
         mmf_problem_set_out(&call->problem, &call->request, &call->result);
     return status;
@@ -215,17 +221,23 @@ PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssiz
     mmf_call call;
     mmf_plan plan;
     PyObject *result = NULL;
+    bool on_gpu = false;
     mmf_status status = mmf_call_begin(state, "matmul_fused", arguments, count, keywords, &call);
     if (!status)
         status = mmf_plan_choose(&call.problem, &plan);
     if (!status) {
+        on_gpu = call.problem.device.type != MMF_CPU;
         result =
             call.out ? Py_NewRef(call.out) : mmf_output_new(state, &call.import[0], &call.result);
         status = result ? MMF_OK : MMF_PYTHON_ERROR;
+        if (!status && on_gpu && !call.out)
+            status = mmf_device_prepare_result(&call, result);
     }
     if (!status) {
         call.problem.data[MMF_OUT] = call.result.data;
         status = run(&plan, &call.problem);
+        if (!status && on_gpu)
+            status = mmf_device_finish(&call, result);
     }
     if (status) {
         mmf_raise(state, status);

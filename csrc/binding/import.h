@@ -15,6 +15,8 @@ typedef struct mmf_import {
     const DLPackExchangeAPI *api;
     DLManagedTensor *legacy; /* owned, or NULL */
     DLManagedTensorVersioned *versioned;
+    struct mmf_stream
+        *stream; /* of the call, or NULL: producers of GPU memory are not waited for */
 } mmf_import;
 
 /* Import object, called name in errors. TypeError: no array, or a dtype or kind of array that has

@@ -2,6 +2,7 @@
  * before its first step. */
 #include "binding/array.h"
 #include "binding/call.h"
+#include "binding/gpus.h"
 #include "binding/numpy.h"
 #include "binding/packed.h"
 #include "binding/report.h"
@@ -27,7 +28,9 @@ static PyMethodDef methods[] = {
      "PackedMatrix as B."},
     {"explain", FAST(mmf_explain), METH_FASTCALL | METH_KEYWORDS,
      "What matmul_fused would do with these arguments."},
-    {"info", mmf_info, METH_NOARGS, "Facts about this build and machine."},
+    {"info", mmf_info, METH_NOARGS, "Facts about this build and machine; touches no GPU."},
+    {"gpus", mmf_gpus, METH_NOARGS, "Facts about GPUs; opens their drivers."},
+    {"device_objects", mmf_device_objects_call, METH_NOARGS, "The device code of this build."},
     {"set_num_threads", mmf_set_num_threads, METH_O,
      "set_num_threads(n)\n\nLet the CPU back end use n threads (1 to 1024), the calling one "
      "included."},

@@ -3,6 +3,7 @@
 #include "binding/output.h"
 
 #include "binding/array.h"
+#include "binding/device.h"
 #include "binding/errors.h"
 #include "binding/numpy.h"
 #include "binding/scalars.h"
@@ -26,7 +27,7 @@ static void set_allocator_error(void *context, const char *kind, const char *mes
 static PyObject *new_exchange(mmf_state *state, const mmf_import *a, mmf_tensor *tensor)
 {
     const mmf_dtype_row *dtype = &mmf_dtypes[tensor->dtype];
-    DLTensor prototype = {.device = {MMF_DL_CPU, 0},
+    DLTensor prototype = {.device = mmf_dl_device(tensor->device),
                           .ndim = tensor->ndim,
                           .dtype = {dtype->dl_code, dtype->dl_bits, 1},
                           .shape = tensor->shape,
@@ -77,8 +78,10 @@ PyObject *mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tens
     case MMF_KIND_TORCH:
     case MMF_KIND_EXCHANGE:
         return new_exchange(state, a, tensor);
+    case MMF_KIND_CUPY:
+        return mmf_cupy_new(tensor);
     default:
-        return mmf_array_new(state, tensor);
+        return mmf_array_new(state, tensor, a->stream->handle);
     }
 }
 

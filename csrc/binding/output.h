@@ -2,7 +2,7 @@
 #ifndef MMF_OUTPUT_H
 #define MMF_OUTPUT_H
 
-#include "binding/import.h"
+#include "binding/stream.h"
 
 /* New memory for tensor (all but data is set): a NumPy array, a torch tensor, ... as A is; sets
  * data. NULL with an exception. */

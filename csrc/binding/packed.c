@@ -147,6 +147,7 @@ static PyObject *pack_objects(mmf_state *state, PyObject *b, mmf_gate_layout gat
                          mmf_fail(MMF_VALUE_ERROR,
                                   "gate_layout was given but B is a pair, which needs none; drop "
                                   "it"));
+    imports[0].stream = imports[1].stream = NULL;
     mmf_status status = mmf_import_tensor(state, pair ? PyTuple_GetItem(b, 0) : b,
                                           pair ? "B[0]" : "B", &imports[0]);
     if (status)
@@ -202,7 +203,7 @@ static PyObject *packed_unpack(PyObject *object, PyObject *unused)
     mmf_packed *self = (mmf_packed *)object;
     mmf_tensor tensor = self->weight;
     (void)unused;
-    PyObject *array = mmf_array_new(mmf_state_of_type(Py_TYPE(object)), &tensor);
+    PyObject *array = mmf_array_new(mmf_state_of_type(Py_TYPE(object)), &tensor, NULL);
     if (array)
         unpack_into(self, tensor.data);
     return array;

@@ -1,22 +1,24 @@
 /* The cost model: a roofline with figures per kernel row. What explain() calls "modelled". */
 #include "plan/plan.h"
 
+#include "plan/backends.h"
+
 #include <string.h>
 
-/* Figures of one thread on a 2.5-3.5 GHz core; scaled by threads up to the memory's limit. */
+/* Figures of one unit: a thread on a 2.5-3.5 GHz core, a compute unit of a data centre GPU
+ * (assumed, not measured). Scaled by units, bytes up to the memory's limit. */
 typedef struct cost_row {
     const char *kernel;
     double gflops32, gflops64; /* sustained products per accumulator type, 1e9 flop/s */
     double call_seconds;       /* fixed cost of a call */
+    double bytes, bytes_limit; /* per second */
 } cost_row;
 
 static const cost_row costs[] = {
-    {"cpu_blocked_avx2", 60, 30, 0.2e-6},
-    {"cpu_blocked", 15, 7, 0.2e-6},
-    {"cpu_reference", 0.5, 0.5, 0.2e-6},
+    {"cpu_blocked_avx2", 60, 30, 0.2e-6, 15e9, 100e9}, {"cpu_blocked", 15, 7, 0.2e-6, 15e9, 100e9},
+    {"cpu_reference", 0.5, 0.5, 0.2e-6, 15e9, 100e9},  {"gemm_mfma", 1500, 0, 5e-6, 20e9, 4000e9},
+    {"gemm_simt", 100, 50, 5e-6, 20e9, 4000e9},
 };
-
-static const double bytes_per_second = 15e9, bytes_per_second_limit = 100e9;
 
 double mmf_plan_outputs(const mmf_problem *p)
 {
@@ -57,11 +59,10 @@ double mmf_plan_seconds(const mmf_problem *p, const mmf_plan *plan)
         bool is_b = i == MMF_B || i == MMF_B_UP;
         bytes += operand_bytes(p, (mmf_operand)i, is_b ? p->k : p->m, i == MMF_A ? p->k : p->n);
     }
-    double threads = plan->config.threads;
+    double units = p->device.type == MMF_CPU ? plan->config.threads : mmf_device_units(p->device);
     double gflops = mmf_problem_accumulator(p) == MMF_FLOAT64 ? cost->gflops64 : cost->gflops32;
-    double bandwidth = bytes_per_second * threads;
-    double compute = mmf_plan_flops(p) / (gflops * 1e9 * threads);
-    double memory =
-        bytes / (bandwidth < bytes_per_second_limit ? bandwidth : bytes_per_second_limit);
+    double bandwidth = cost->bytes * units;
+    double compute = mmf_plan_flops(p) / (gflops * 1e9 * units);
+    double memory = bytes / (bandwidth < cost->bytes_limit ? bandwidth : cost->bytes_limit);
     return cost->call_seconds + (compute > memory ? compute : memory);
 }

@@ -57,6 +57,13 @@ typedef struct mmf_device {
 /* "cpu", "cuda:0", "rocm:1", written to text (at least 24 bytes); returns text. */
 const char *mmf_device_name(mmf_device device, char *text);
 
+/* Memory on a GPU that this library allocated. */
+typedef struct mmf_device_memory {
+    mmf_device device;
+    void *data;  /* NULL: of size 0 */
+    void *ready; /* event of the driver: the last use of the memory that is known */
+} mmf_device_memory;
+
 typedef struct mmf_tensor {
     void *data; /* address of element [0, ..., 0]; may be NULL if the tensor is empty */
     mmf_dtype dtype;

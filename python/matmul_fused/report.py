@@ -64,8 +64,14 @@ class Info:
     version: str
     backends: tuple[tuple[str, str], ...]
     """(back end, "on" or why it is off)."""
+    devices: tuple[tuple[str, str], ...]
+    """(GPU such as "rocm:0", what it is and which code runs on it)."""
+    device_code: str
+    """The GPU architectures that this build has code for, or why there are none."""
     kernels: tuple[str, ...]
-    """Every kernel of this build, best first."""
+    """Every CPU kernel of this build, best first."""
+    gpu_kernels: tuple[str, ...]
+    """Every GPU kernel of this build, best first."""
     cpu_features: str
     """Instruction sets found that kernels use."""
     threads: int
@@ -79,9 +85,12 @@ class Info:
         rows = [
             ("Python", f"{platform.python_version()}, {platform.platform()}"),
             *self.backends,
+            *self.devices,
+            ("GPU code", self.device_code),
             ("CPU features", self.cpu_features or "none that a kernel uses"),
             ("threads", str(self.threads)),
             ("kernels", ", ".join(self.kernels)),
+            ("GPU kernels", ", ".join(self.gpu_kernels)),
             *((name, version or "not installed") for name, version in self.libraries),
             *((name, f"not set: {meaning}" if value is None else value) for name, meaning, value in self.environment),
         ]
@@ -104,12 +113,15 @@ def _installed(name: str) -> str | None:
 
 
 def info() -> Info:
-    """The back ends, kernels, libraries and environment variables as matmul_fused sees them."""
-    facts = _core.info()
+    """The back ends, kernels, libraries and environment variables as matmul_fused sees them. Opens the GPUs' drivers."""
+    facts, gpus = _core.info(), _core.gpus()
     return Info(
         version=facts["version"],
-        backends=(("CPU", "on"), ("AMD and NVIDIA GPUs", "not in this version")),
+        backends=(("CPU", "on"), *gpus["backends"]),
+        devices=tuple(gpus["devices"]),
+        device_code=gpus["code"],
         kernels=tuple(facts["kernels"]),
+        gpu_kernels=tuple(facts["gpu_kernels"]),
         cpu_features=facts["cpu_features"],
         threads=facts["threads"],
         libraries=tuple((name, _installed(name)) for name in ("numpy", "torch", "jax", "ml_dtypes")),
