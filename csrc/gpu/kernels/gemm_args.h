@@ -37,20 +37,20 @@ typedef struct mmf_gemm_strides {
 
 /* A tile is tile_m x tile_n of the kernel's row; gated: tile_n / 2 columns of out, whose gate
  * columns fill the left half and whose up columns fill the right half. Tiles are numbered batch by
- * batch; workgroup w computes tiles w, w + workgroups, ... so any number of workgroups is right. */
+ * batch; workgroup w of a launch computes tile first_tile + w. A grid is one-dimensional and limited
+ * (HIP: 2^32 threads): more tiles are more launches. tiles_m * tiles_n < 2^31. */
 typedef struct mmf_gemm_args {
     long long m, n, k; /* n: columns of out; k is 0 where A and B are not read */
     long long batch_shape[MMF_GEMM_BATCH];
     mmf_gemm_strides strides[MMF_GEMM_OPERANDS];
     double alpha, beta, parameters[2];
     void *data[MMF_GEMM_OPERANDS];
-    long long tiles_m, tiles_n, tiles; /* tiles: tiles_m * tiles_n * batches */
-    int workgroups;                    /* size of the grid, which is one-dimensional */
+    long long tiles_m, tiles_n, first_tile;
     int batch_ndim;
     unsigned char dtype[MMF_GEMM_OPERANDS];
     unsigned char activation; /* mmf_activation */
     unsigned char gated;      /* 0 or 1; layouts of gates differ in pointers and strides only */
-    unsigned char zero[3];
+    unsigned char zero[7];
 } mmf_gemm_args;
 
 #endif
