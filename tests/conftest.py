@@ -21,13 +21,21 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 HERE = Path(__file__).parent
 REPORTS = HERE.parent / "build" / "reports"
-DEVICES = ("cpu",)
+
+# The stand-in drivers: named before matmul_fused is imported, which reads its environment then; made by who needs them.
+STUB_CUDA = HERE.parent / "build" / "stub_cuda" / "libcuda_stub.so"
+HIPSIM = HERE.parent / "build" / "hipsim" / "libamdhip64_sim.so"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("matmul_fused")
     group.addoption("--full", action="store_true", help="every case of the case list, and the slow tests")
-    group.addoption("--device", default="cpu", choices=DEVICES, help="where the operands of the sweeps lie")
+    group.addoption(
+        "--device",
+        default="cpu",
+        help="where the operands of the sweeps lie: cpu; hip:gfx942 (or another part), simulated; stub, a stand-in "
+        "CUDA driver; rocm or cuda, a real GPU (rocm:1: not the first). Other than cpu: only tests marked device run",
+    )
     group.addoption("--record-counts", action="store_true", help="rewrite tests/case_counts.json from this run")
 
 
@@ -66,7 +74,29 @@ class Accounts:
             self.topics[topic] = self.topics.get(topic, 0) + 1
 
 
+def _choose_device(device: str) -> str:
+    """The name of the device for matmul_fused: "cpu", "cuda:0", "rocm:1"; names the stand-in drivers."""
+    kind, _, rest = device.partition(":")
+    if kind not in ("cpu", "hip", "stub", "rocm", "cuda"):
+        raise pytest.UsageError(f"--device {device}: it is cpu, hip:gfx942, stub, rocm or cuda")
+    if kind != "cuda":
+        os.environ.setdefault("MATMUL_FUSED_CUDA_LIBRARY", str(STUB_CUDA))
+    if kind != "rocm":
+        os.environ.setdefault("MATMUL_FUSED_HIP_LIBRARY", str(HIPSIM))
+        os.environ["HIPSIM_DEVICES"] = rest if kind == "hip" and rest else "gfx942,gfx950,gfx1100"
+    if kind == "stub":
+        import stub_cuda
+
+        stub_cuda.build()
+    if kind == "hip":
+        import hipsim.build
+
+        hipsim.build.build(HIPSIM.parent)
+    return {"cpu": "cpu", "stub": "cuda:0", "hip": "rocm:0"}.get(kind, f"{kind}:{rest or 0}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ["MMF_TEST_DEVICE"] = _choose_device(config.getoption("device"))
     config.mmf_accounts = Accounts()  # type: ignore[attr-defined]
     config.mmf_seed, config.mmf_seed_origin = _seed()  # type: ignore[attr-defined]
     os.environ["MMF_TEST_SEED"] = str(config.mmf_seed)  # type: ignore[attr-defined]  # decorators, children
@@ -85,13 +115,16 @@ def pytest_report_header(config: Any) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --full, tests marked slow are deselected."""
-    if config.getoption("full"):
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    """Without --full, tests marked slow are deselected; on a GPU, those that are not marked device."""
+
+    def wanted(item: pytest.Item) -> bool:
+        slow, device = item.get_closest_marker("slow"), item.get_closest_marker("device")
+        return (config.getoption("full") or not slow) and (config.getoption("device") == "cpu" or device is not None)
+
+    dropped = [item for item in items if not wanted(item)]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if wanted(item)]
 
 
 @pytest.fixture(scope="session")
@@ -148,7 +181,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def _missing_cases(config: Any) -> list[str]:
     """Topics with fewer cases than are recorded, if this run ran the whole sample."""
     accounts, path = config.mmf_accounts, HERE / "case_counts.json"
-    if not accounts.sample_complete:
+    if not accounts.sample_complete or config.getoption("device") != "cpu":
         return []
     if config.getoption("record_counts"):
         # The sample differs a little from seed to seed

@@ -40,7 +40,9 @@ PyObject *mmf_gpus(PyObject *module, PyObject *unused)
     mmf_device_code_describe(code, sizeof code);
     if (devices && add_kind(backends, devices, MMF_ROCM, "AMD GPUs") &&
         add_kind(backends, devices, MMF_CUDA, "NVIDIA GPUs"))
-        result = Py_BuildValue("{sOsOss}", "backends", backends, "devices", devices, "code", code);
+        result = Py_BuildValue("{sOsOsss{szsz}}", "backends", backends, "devices", devices, "code",
+                               code, "libraries", "rocm", mmf_devices_library(MMF_ROCM), "cuda",
+                               mmf_devices_library(MMF_CUDA));
     Py_XDECREF(devices);
     Py_XDECREF(backends);
     return result;

@@ -103,6 +103,12 @@ static const mmf_device_object *find_object(const mmf_gpu *gpu, const char *name
     return best;
 }
 
+const char *mmf_gpu_code_arch(const mmf_gpu *gpu, int instance)
+{
+    const mmf_device_object *object = find_object(gpu, mmf_gpu_instances[instance].name);
+    return object ? object->arch : NULL;
+}
+
 /* Only the generic kernel, and only where the vendor brings a compiler. */
 static bool can_compile(const mmf_gpu *gpu, int instance)
 {

@@ -21,6 +21,9 @@ mmf_status mmf_gpu_get(mmf_device device, mmf_gpu **gpu);
  * bytes). */
 bool mmf_gpu_has_code(const mmf_gpu *gpu, int instance, char *reason);
 
+/* The architecture of the embedded object that would be loaded for an instance, or NULL. */
+const char *mmf_gpu_code_arch(const mmf_gpu *gpu, int instance);
+
 /* The function of an instance, loaded on first use (not while stream is being captured:
  * DEVICE_ERROR). */
 mmf_status mmf_gpu_function(mmf_gpu *gpu, int instance, void *stream, void **function);

@@ -58,8 +58,8 @@ typedef struct mmf_driver {
         int ordinal,
         mmf_device_scope *scope); /* make the device current on this thread; leave() undoes it */
     void (*leave)(const mmf_device_scope *scope);
-    int (*pointer_device)(const void *pointer,
-                          int *ordinal);              /* an error if no GPU knows the address */
+    /* an error if no GPU knows the address; *ordinal stays as it was for memory of all devices */
+    int (*pointer_device)(const void *pointer, int *ordinal);
     int (*stream_device)(void *stream, int *ordinal); /* -1: this driver cannot say */
     void (*error_text)(int code, const char **name, const char **text);
     void (*forget_error)(

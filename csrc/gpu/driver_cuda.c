@@ -18,7 +18,7 @@ enum { /* CUdevice_attribute */
        ATTRIBUTE_MINOR = 76,
        ATTRIBUTE_MEMORY_POOLS = 115,
 };
-enum { POINTER_DEVICE_ORDINAL = 9 }; /* CUpointer_attribute */
+enum { POINTER_IS_MANAGED = 8, POINTER_DEVICE_ORDINAL = 9 }; /* CUpointer_attribute */
 enum { INVALID_DEVICE = 101 };
 enum { MAX_DEVICES = 64 };
 
@@ -112,7 +112,11 @@ static void leave(const mmf_device_scope *scope)
 
 static int pointer_device(const void *pointer, int *ordinal)
 {
-    return cu.pointer_attribute(ordinal, POINTER_DEVICE_ORDINAL, (uintptr_t)pointer);
+    unsigned managed = 0;
+    int code = cu.pointer_attribute(&managed, POINTER_IS_MANAGED, (uintptr_t)pointer);
+    if (!code && !managed)
+        code = cu.pointer_attribute(ordinal, POINTER_DEVICE_ORDINAL, (uintptr_t)pointer);
+    return code;
 }
 
 static int stream_device(void *stream, int *ordinal)

@@ -40,7 +40,7 @@ mmf_status mmf_gpu_check_memory(mmf_device device, const void *data, const char 
 {
     mmf_gpu *gpu;
     mmf_device_scope scope;
-    int ordinal = -1;
+    int ordinal = device.id;
     char text[24], other[24];
     mmf_status status = mmf_gpu_get(device, &gpu);
     if (status)
@@ -79,6 +79,12 @@ int mmf_gpu_describe(mmf_device_type type, char *text, size_t size)
     return driver->devices;
 }
 
+const char *mmf_gpu_library(mmf_device_type type)
+{
+    const mmf_driver *driver;
+    return mmf_driver_get(type, &driver) ? NULL : driver->path;
+}
+
 mmf_status mmf_gpu_describe_device(mmf_device device, char *text, size_t size)
 {
     mmf_gpu *gpu;
@@ -86,15 +92,14 @@ mmf_status mmf_gpu_describe_device(mmf_device device, char *text, size_t size)
     mmf_status status = mmf_gpu_get(device, &gpu);
     if (status)
         return status;
-    bool code = mmf_gpu_has_code(gpu, MMF_GPU_gemm_simt_f32, reason), built_in = false;
-    for (int i = 0; i < mmf_device_object_count; i++)
-        built_in |= strcmp(mmf_device_objects[i].arch, gpu->facts.arch) == 0;
-    snprintf(text, size, "%s, %s, %d compute units, wave %d: %s", gpu->facts.name, gpu->facts.arch,
-             gpu->facts.compute_units, gpu->facts.wave,
-             !code                     ? reason
-             : built_in                ? "its own code"
-             : device.type == MMF_ROCM ? "generic kernel only, compiled by hipRTC on first use"
-                                       : "code for an earlier architecture");
+    const char *arch = mmf_gpu_code_arch(gpu, MMF_GPU_gemm_simt_f32);
+    bool code = arch || mmf_gpu_has_code(gpu, MMF_GPU_gemm_simt_f32, reason);
+    snprintf(text, size, "%s, %s, %d compute units, wave %d; %s%s", gpu->facts.name,
+             gpu->facts.arch, gpu->facts.compute_units, gpu->facts.wave,
+             arch   ? "code for "
+             : code ? "generic kernel only, compiled by hipRTC on first use"
+                    : reason,
+             arch ? arch : "");
     return MMF_OK;
 }
 

@@ -83,24 +83,38 @@ const mmf_kernel_row mmf_gpu_simt = {
 
 /* --- gemm_mfma: matrix cores of CDNA3 and CDNA4 --- */
 
-/* Does index `row` (of a matrix with so many) or index `col` have stride 1? */
-static bool unit(int64_t stride, int64_t extent)
+enum { MAX_LEADING = 1 << 23 }; /* leading dimensions that the kernel can count with */
+
+/* Is a matrix read along an axis of stride 1, with rows that lie apart from each other? */
+static bool readable(int64_t unit, int64_t extent, int64_t leading, int64_t rows)
 {
-    return stride == 1 || extent <= 1;
+    return (unit == 1 || extent <= 1) &&
+           (rows <= 1 || (extent <= leading && leading < MAX_LEADING));
+}
+
+static bool b_readable(const mmf_problem *p, bool along_n)
+{
+    for (int i = MMF_B; i <= (mmf_problem_gated(p) ? MMF_B_UP : MMF_B); i++) {
+        const mmf_strides *s = &p->strides[i];
+        if (along_n ? !readable(s->col, p->n, s->row, p->k) : !readable(s->row, p->k, s->col, p->n))
+            return false;
+    }
+    return true;
 }
 
 /* The layout of the product, or ANY if no instance has it. */
 static mmf_gpu_layout layout_of(const mmf_problem *p)
 {
-    const mmf_strides *a = &p->strides[MMF_A], *b = &p->strides[MMF_B], *up = &p->strides[MMF_B_UP];
-    bool gated = mmf_problem_gated(p);
-    bool a_k = unit(a->col, p->k), a_m = unit(a->row, p->m);
-    bool b_n = unit(b->col, p->n) && (!gated || unit(up->col, p->n));
-    bool b_k = unit(b->row, p->k) && (!gated || unit(up->row, p->k));
-    if (a_k)
-        return b_n ? MMF_GPU_LAYOUT_NN : b_k ? MMF_GPU_LAYOUT_NT : MMF_GPU_LAYOUT_ANY;
-    if (a_m)
-        return b_n ? MMF_GPU_LAYOUT_TN : b_k ? MMF_GPU_LAYOUT_TT : MMF_GPU_LAYOUT_ANY;
+    const mmf_strides *a = &p->strides[MMF_A];
+    if (p->k == 0) /* nothing is read */
+        return MMF_GPU_LAYOUT_NN;
+    bool b_n = b_readable(p, true), b_k = b_readable(p, false);
+    if (!b_n && !b_k)
+        return MMF_GPU_LAYOUT_ANY;
+    if (readable(a->col, p->k, a->row, p->m))
+        return b_n ? MMF_GPU_LAYOUT_NN : MMF_GPU_LAYOUT_NT;
+    if (readable(a->row, p->m, a->col, p->k))
+        return b_n ? MMF_GPU_LAYOUT_TN : MMF_GPU_LAYOUT_TT;
     return MMF_GPU_LAYOUT_ANY;
 }
 
@@ -129,7 +143,9 @@ static bool mfma_supports(const mmf_problem *p, char *reason)
     int instance = mfma_instance(p);
     if (instance < 0) {
         snprintf(reason, MMF_REASON_TEXT,
-                 "needs A and B each with stride 1 along one of the matrix axes");
+                 "needs A and B each with stride 1 along one matrix axis, and along the other a "
+                 "stride that keeps rows apart, "
+                 "below 2^23");
         return false;
     }
     return mmf_gpu_has_code(gpu, instance, reason);

@@ -24,6 +24,9 @@ int mmf_gpu_units(mmf_device device);
  * driver. */
 int mmf_gpu_describe(mmf_device_type type, char *text, size_t size);
 
+/* The file of the driver library that is open, or NULL. */
+const char *mmf_gpu_library(mmf_device_type type);
+
 /* A device as info shows it, e.g. "gfx942, 304 compute units, AMD Instinct MI300X; built-in code".
  */
 mmf_status mmf_gpu_describe_device(mmf_device device, char *text, size_t size);

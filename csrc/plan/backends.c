@@ -101,6 +101,11 @@ int mmf_devices_describe(mmf_device_type type, char *text, size_t size)
     return mmf_gpu_describe(type, text, size);
 }
 
+const char *mmf_devices_library(mmf_device_type type)
+{
+    return mmf_gpu_library(type);
+}
+
 mmf_status mmf_device_describe(mmf_device device, char *text, size_t size)
 {
     return mmf_gpu_describe_device(device, text, size);

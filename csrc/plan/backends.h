@@ -51,6 +51,9 @@ mmf_status mmf_device_used(const mmf_device_memory *memory, void *stream);
 mmf_status mmf_device_copy(const mmf_device_memory *to, const mmf_device_memory *from, size_t bytes,
                            void *stream);
 
+/* The file of a kind of GPU's driver library, or NULL. */
+const char *mmf_devices_library(mmf_device_type type);
+
 /* For info: "on: ..." or "off: why" of a kind of GPU, and how many there are; one of them; what
  * code this build has. */
 int mmf_devices_describe(mmf_device_type type, char *text, size_t size);

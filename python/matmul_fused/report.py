@@ -113,7 +113,7 @@ def _installed(name: str) -> str | None:
 
 
 def info() -> Info:
-    """The back ends, kernels, libraries and environment variables as matmul_fused sees them. Opens the GPUs' drivers."""
+    """Back ends, devices, kernels, libraries and environment variables as matmul_fused sees them. Opens GPU drivers."""
     facts, gpus = _core.info(), _core.gpus()
     return Info(
         version=facts["version"],
