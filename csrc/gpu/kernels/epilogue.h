@@ -127,22 +127,35 @@ MMF_DEVICE void store_four(const window &w, int row, int col, int cols, const fo
     }
 }
 
-/* The sums of a tile in shared memory: lines of Columns values, Pitch apart. Every thread owns the
- * same groups of four neighbours in all steps, so that no barrier stands between the steps. */
-template <class Real, int Threads, int Pitch> struct sums {
+/* Sums of a tile in shared memory, lines Pitch apart: Lines says how many there are (count) and
+ * which row of the tile each of them is (row). Every thread owns the same groups of four neighbours
+ * in all steps, so that no barrier stands between the steps. */
+template <class Real, int Threads, int Pitch, class Lines> struct sums {
     Real *z;
     tile of;
+    Lines lines;
 
     /* step(row, col, where) for each group of four of this thread */
     template <class Step> __attribute__((device, always_inline)) void each(Step step) const
     {
         const int shift = of.columns == 128 ? 5 : of.columns == 64 ? 4 : 3; /* groups of a line */
         MMF_ROLLED
-        for (int group = thread_id(); group < of.rows << shift; group += Threads) {
-            const int row = group >> shift, col = (group & ((1 << shift) - 1)) * 4;
-            if (col < of.cols)
-                step(row, col, (four<Real> *)(z + row * Pitch + col));
+        for (int group = thread_id(); group < lines.count << shift; group += Threads) {
+            const int line = group >> shift, col = (group & ((1 << shift) - 1)) * 4;
+            const int row = lines.row(line);
+            if (row < of.rows && col < of.cols)
+                step(row, col, (four<Real> *)(z + line * Pitch + col));
         }
+    }
+};
+
+/* Lines that are the rows of the tile. */
+struct all_rows {
+    int count;
+
+    __attribute__((device, always_inline)) int row(int line) const
+    {
+        return line;
     }
 };
 

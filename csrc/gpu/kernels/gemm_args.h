@@ -37,8 +37,8 @@ typedef struct mmf_gemm_strides {
 
 /* A tile is tile_m x tile_n of the kernel's row; gated: tile_n / 2 columns of out, whose gate
  * columns fill the left half and whose up columns fill the right half. Tiles are numbered batch by
- * batch; workgroup w of a launch computes tile first_tile + w. A grid is one-dimensional and limited
- * (HIP: 2^32 threads): more tiles are more launches. tiles_m * tiles_n < 2^31. */
+ * batch; workgroup w of a launch computes tile first_tile + w. A grid is one-dimensional and
+ * limited (HIP: 2^32 threads): more tiles are more launches. tiles_m * tiles_n < 2^31. */
 typedef struct mmf_gemm_args {
     long long m, n, k; /* n: columns of out; k is 0 where A and B are not read */
     long long batch_shape[MMF_GEMM_BATCH];

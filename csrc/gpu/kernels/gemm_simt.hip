@@ -22,7 +22,8 @@ enum {
     PITCH = row::tile_m + 4,                          /* of a line in shared memory */
     PER_THREAD = 4,
 };
-static_assert(row::tile_m == 64 && row::tile_n == 64 && row::threads == 256, "a 16 x 16 grid of 4 x 4");
+static_assert(row::tile_m == 64 && row::tile_n == 64 && row::threads == 256,
+              "a 16 x 16 grid of 4 x 4");
 static_assert(row::lds == row::tile_m * PITCH * sizeof(real) + TILE_BYTES, "kernels.def");
 static_assert(2 * row::tile_k * PITCH <= row::tile_m * PITCH, "A and B fit where the sums come");
 
@@ -112,13 +113,13 @@ MMF_DEVICE void multiply(const real *a_lines, const real *b_lines, real4 sum[PER
         MMF_UNROLL
         for (int i = 0; i < PER_THREAD; i++)
             MMF_UNROLL
-            for (int j = 0; j < PER_THREAD; j++)
-                sum[i][j] = fused(a[i], b[j], sum[i][j]);
+        for (int j = 0; j < PER_THREAD; j++)
+            sum[i][j] = fused(a[i], b[j], sum[i][j]);
     }
 }
 
-MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, real *lines,
-                             int ty, int tx, real4 sum[PER_THREAD])
+MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, real *lines, int ty, int tx,
+                             real4 sum[PER_THREAD])
 {
     real *const b_lines = lines + row::tile_k * PITCH;
     real a_next[LOADS], b_next[LOADS];
@@ -164,6 +165,6 @@ MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args a
     real *const lines = (real *)shared;
     const tile t = tile_of_workgroup<row>(args, shared);
     compute_tile(read_again(args), t, lines);
-    const sums<real, row::threads, PITCH> all = {lines, t};
+    const sums<real, row::threads, PITCH, all_rows> all = {lines, t, {t.rows}};
     finish<real>(args, all);
 }
