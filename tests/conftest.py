@@ -24,6 +24,7 @@ REPORTS = HERE.parent / "build" / "reports"
 
 # The stand-in drivers: named before matmul_fused is imported, which reads its environment then; made by who needs them.
 STUB_CUDA = HERE.parent / "build" / "stub_cuda" / "libcuda_stub.so"
+PARTS = "gfx942,gfx950,gfx1100,gfx90a,gfx1201,gfx942"
 HIPSIM = HERE.parent / "build" / "hipsim" / "libamdhip64_sim.so"
 
 
@@ -83,7 +84,7 @@ def _choose_device(device: str) -> str:
         os.environ.setdefault("MATMUL_FUSED_CUDA_LIBRARY", str(STUB_CUDA))
     if kind != "rocm":
         os.environ.setdefault("MATMUL_FUSED_HIP_LIBRARY", str(HIPSIM))
-        os.environ["HIPSIM_DEVICES"] = rest if kind == "hip" and rest else "gfx942,gfx950,gfx1100"
+        os.environ["HIPSIM_DEVICES"] = rest if kind == "hip" and rest else PARTS
     if kind == "stub":
         import stub_cuda
 

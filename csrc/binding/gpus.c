@@ -6,6 +6,12 @@
 
 #include <string.h>
 
+/* A str of what may hold a file name in any encoding. */
+static PyObject *text_of(const char *text)
+{
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
 /* Append and drop item. False with an exception. */
 static bool add(PyObject *list, PyObject *item)
 {
@@ -14,18 +20,24 @@ static bool add(PyObject *list, PyObject *item)
     return added;
 }
 
+static PyObject *library_of(mmf_device_type type)
+{
+    const char *path = mmf_devices_library(type);
+    return path ? PyUnicode_DecodeFSDefault(path) : Py_NewRef(Py_None);
+}
+
 static bool add_kind(PyObject *backends, PyObject *devices, mmf_device_type type, const char *name)
 {
     char text[1024];
     int count = mmf_devices_describe(type, text, sizeof text);
-    if (!add(backends, Py_BuildValue("(ss)", name, text)))
+    if (!add(backends, Py_BuildValue("(sN)", name, text_of(text))))
         return false;
     for (int i = 0; i < count; i++) {
         mmf_device device = {(int32_t)type, i};
         char device_name[24];
         bool known = mmf_device_describe(device, text, sizeof text) == MMF_OK;
-        if (!add(devices, Py_BuildValue("(ss)", mmf_device_name(device, device_name),
-                                        known ? text : mmf_error_text())))
+        if (!add(devices, Py_BuildValue("(sN)", mmf_device_name(device, device_name),
+                                        text_of(known ? text : mmf_error_text()))))
             return false;
     }
     return true;
@@ -40,9 +52,9 @@ PyObject *mmf_gpus(PyObject *module, PyObject *unused)
     mmf_device_code_describe(code, sizeof code);
     if (devices && add_kind(backends, devices, MMF_ROCM, "AMD GPUs") &&
         add_kind(backends, devices, MMF_CUDA, "NVIDIA GPUs"))
-        result = Py_BuildValue("{sOsOsss{szsz}}", "backends", backends, "devices", devices, "code",
-                               code, "libraries", "rocm", mmf_devices_library(MMF_ROCM), "cuda",
-                               mmf_devices_library(MMF_CUDA));
+        result =
+            Py_BuildValue("{sOsOsss{sNsN}}", "backends", backends, "devices", devices, "code", code,
+                          "libraries", "rocm", library_of(MMF_ROCM), "cuda", library_of(MMF_CUDA));
     Py_XDECREF(devices);
     Py_XDECREF(backends);
     return result;

@@ -127,24 +127,37 @@ mmf_status mmf_stream_find(mmf_state *state, mmf_stream *stream, mmf_device devi
     return status;
 }
 
+/* May a producer make our stream wait? Not where both use one stream, nor while the stream is being
+ * captured, which an event from outside would break: then the caller orders the replays. */
+static mmf_status may_wait(const mmf_stream *stream, const mmf_import *import, bool *wait)
+{
+    bool capturing = false;
+    bool shared =
+        !stream->given && import->kind == MMF_KIND_CUPY && stream->a->kind == MMF_KIND_CUPY;
+    mmf_status status = shared || !stream->handle
+                            ? MMF_OK
+                            : mmf_device_is_capturing(stream->device, stream->handle, &capturing);
+    *wait = !shared && !capturing;
+    return status;
+}
+
 PyObject *mmf_stream_argument(mmf_state *state, mmf_stream *stream, const mmf_import *import,
                               DLDevice given)
 {
-    bool rocm = given.device_type == MMF_DL_ROCM;
+    bool rocm = given.device_type == MMF_DL_ROCM, wait = false;
     bool known =
         rocm || given.device_type == MMF_DL_CUDA || given.device_type == MMF_DL_CUDA_MANAGED;
-    bool first = stream && stream->a == import;
     mmf_device device = {rocm ? MMF_ROCM : MMF_CUDA, given.device_id};
-    if (!stream || !known ||
-        (!first && (stream->a->tensor.device.type != device.type ||
-                    stream->a->tensor.device.id != device.id)))
-        return PyLong_FromLong(-1);
-    if (!stream->known) {
-        mmf_status status = mmf_stream_find(state, stream, device);
+    if (stream && known &&
+        (stream->a == import || (stream->a->tensor.device.type == device.type &&
+                                 stream->a->tensor.device.id == device.id))) {
+        mmf_status status = stream->known ? MMF_OK : mmf_stream_find(state, stream, device);
+        if (!status)
+            status = may_wait(stream, import, &wait);
         if (status)
             return mmf_raise(state, status);
     }
-    if (!stream->given && import->kind == MMF_KIND_CUPY && stream->a->kind == MMF_KIND_CUPY)
+    if (!wait)
         return PyLong_FromLong(-1);
     if (!stream->handle)
         return PyLong_FromLong(device.type == MMF_CUDA ? LEGACY : 0);

@@ -3,6 +3,7 @@
 #include "gpu/devices.h"
 
 #include "gpu/objects.h"
+#include "gpu/rows.h"
 #include "problem/kernel_row.h"
 
 #include <pthread.h>
@@ -163,16 +164,11 @@ static mmf_status load(mmf_gpu *gpu, int instance)
 
 static mmf_status refuse_capture(const mmf_gpu *gpu, int instance, void *stream)
 {
-    mmf_device_scope scope;
-    int capturing = MMF_NOT_CAPTURING, code = gpu->driver->enter(gpu->ordinal, &scope);
-    if (code)
-        return mmf_driver_fail(gpu->driver, code, MMF_CALL_ENTER, gpu->ordinal);
-    code = gpu->driver->stream_is_capturing(stream, &capturing);
-    gpu->driver->leave(&scope);
-    if (code)
-        return mmf_driver_fail(gpu->driver, code, MMF_CALL_CAPTURING, gpu->ordinal);
-    if (capturing == MMF_NOT_CAPTURING)
-        return MMF_OK;
+    bool capturing = false;
+    mmf_status status =
+        mmf_gpu_is_capturing((mmf_device){gpu->driver->type, gpu->ordinal}, stream, &capturing);
+    if (status || !capturing)
+        return status;
     return mmf_fail(MMF_DEVICE_ERROR,
                     "the stream is being captured and %s is not loaded yet; make one such call "
                     "before the capture",

@@ -36,6 +36,23 @@ mmf_status mmf_gpu_check_stream(mmf_device device, void *stream)
                     mmf_device_name(device, text));
 }
 
+mmf_status mmf_gpu_is_capturing(mmf_device device, void *stream, bool *capturing)
+{
+    mmf_gpu *gpu;
+    mmf_device_scope scope;
+    int status_of_stream = MMF_NOT_CAPTURING;
+    mmf_status status = mmf_gpu_get(device, &gpu);
+    if (status)
+        return status;
+    int code = gpu->driver->enter(device.id, &scope);
+    if (code)
+        return mmf_driver_fail(gpu->driver, code, MMF_CALL_ENTER, device.id);
+    code = gpu->driver->stream_is_capturing(stream, &status_of_stream);
+    gpu->driver->leave(&scope);
+    *capturing = status_of_stream != MMF_NOT_CAPTURING;
+    return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_CAPTURING, device.id) : MMF_OK;
+}
+
 mmf_status mmf_gpu_check_memory(mmf_device device, const void *data, const char *name)
 {
     mmf_gpu *gpu;

@@ -14,6 +14,9 @@ mmf_status mmf_gpu_begin(mmf_device device);
 /* DEVICE_ERROR unless the stream belongs to the device, as far as the driver can tell. */
 mmf_status mmf_gpu_check_stream(mmf_device device, void *stream);
 
+/* Is work on the stream being recorded into a graph? */
+mmf_status mmf_gpu_is_capturing(mmf_device device, void *stream, bool *capturing);
+
 /* BUFFER_ERROR unless the memory of operand `name` is the device's. */
 mmf_status mmf_gpu_check_memory(mmf_device device, const void *data, const char *name);
 

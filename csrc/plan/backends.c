@@ -59,6 +59,11 @@ mmf_status mmf_device_check_stream(mmf_device device, void *stream)
     return mmf_gpu_check_stream(device, stream);
 }
 
+mmf_status mmf_device_is_capturing(mmf_device device, void *stream, bool *capturing)
+{
+    return mmf_gpu_is_capturing(device, stream, capturing);
+}
+
 mmf_status mmf_device_check_memory(mmf_device device, const void *data, const char *name)
 {
     return mmf_gpu_check_memory(device, data, name);

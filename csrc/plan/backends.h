@@ -31,6 +31,9 @@ mmf_status mmf_device_begin(mmf_device device);
 /* A stream of another device is an error, where the driver can tell. */
 mmf_status mmf_device_check_stream(mmf_device device, void *stream);
 
+/* Is work on the stream being recorded into a graph? */
+mmf_status mmf_device_is_capturing(mmf_device device, void *stream, bool *capturing);
+
 /* BUFFER_ERROR unless the memory of operand `name` is the device's. */
 mmf_status mmf_device_check_memory(mmf_device device, const void *data, const char *name);
 
