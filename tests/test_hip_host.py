@@ -213,18 +213,23 @@ check(dev.to_numpy(out, stream=stream), A, B)
 """)
 
 
-def test_arrays_may_go_while_a_graph_is_captured(dev):
-    """Giving memory back is no part of the graph and does not break it."""
-    stream, x, w, out = dev.stream(), dev.array(A), dev.array(B), dev.empty((9, 12))
+@pytest.mark.parametrize("blocking", [False, True])
+def test_arrays_may_go_while_a_graph_is_captured(dev, blocking):
+    """Giving memory back is no part of the graph and does not break it; it waits where it would."""
+    stream, x, w, out = dev.stream(blocking=blocking), dev.array(A), dev.array(B), dev.empty((9, 12))
     y = mf.matmul_fused(x, w, out=out, stream=stream)
     y = mf.matmul_fused(x, w)
     dev.synchronize()
     with dev.capture(stream) as graph:
         mf.matmul_fused(x, w, out=out, stream=stream)
+        freed = hipsim.calls("hipFreeAsync")
         del y
-        gc.collect()
+        assert hipsim.calls("hipFreeAsync") == freed + (not blocking)
         mf.matmul_fused(x, w, out=out, stream=stream)
     graph.launch(stream)
+    del out
+    out = mf.matmul_fused(x, w, stream=stream)  # gives back what waited
+    assert hipsim.calls("hipFreeAsync") >= freed + 2
     check(dev.to_numpy(out, stream=stream), A, B)
     graph.destroy()
 

@@ -5,6 +5,8 @@
 
 #include "gpu/devices.h"
 
+#include <stdlib.h>
+
 /* Runs on the device of a memory: the code of the first call that failed, and which one it was. */
 typedef struct attempt {
     const mmf_driver *driver;
@@ -40,6 +42,16 @@ static mmf_status end(attempt *a)
     return a->code ? mmf_driver_fail(a->driver, a->code, a->call, a->ordinal) : MMF_OK;
 }
 
+/* Memory that could not be given back at once. */
+typedef struct postponed {
+    struct postponed *next;
+    mmf_device_memory memory;
+} postponed;
+
+static _Atomic(postponed *) waiting;
+
+static void free_waiting(void);
+
 static mmf_status check_pools(mmf_device device)
 {
     mmf_gpu *gpu;
@@ -56,6 +68,8 @@ mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, mmf_devi
     attempt a;
     int capturing = MMF_NOT_CAPTURING;
     *memory = (mmf_device_memory){.device = device};
+    if (atomic_load_explicit(&waiting, memory_order_relaxed))
+        free_waiting();
     mmf_status status = bytes ? check_pools(device) : MMF_OK;
     if (!status)
         status = begin(device, &a);
@@ -129,13 +143,55 @@ mmf_status mmf_gpu_copy(const mmf_device_memory *to, const mmf_device_memory *fr
     return end(&a);
 }
 
-void mmf_gpu_free(const mmf_device_memory *memory)
+/* On the default stream, behind the last use. False while a stream that blocks it is being
+ * captured: the capture would be lost. */
+static bool free_now(const mmf_device_memory *memory)
 {
     attempt a;
-    if (begin(memory->device, &a)) /* after a fork, for one */
-        return;
-    if (memory->data && a.driver->stream_wait_event(NULL, memory->ready, 0) == 0)
+    int capturing = MMF_NOT_CAPTURING;
+    if (begin(memory->device, &a))
+        return true; /* after a fork, for one: the parent's memory */
+    bool may =
+        a.driver->stream_is_capturing(NULL, &capturing) == 0 && capturing == MMF_NOT_CAPTURING;
+    if (may && memory->data &&
+        note(&a, a.driver->stream_wait_event(NULL, memory->ready, 0), MMF_CALL_WAIT))
         note(&a, a.driver->free_async(memory->data, NULL), MMF_CALL_ALLOC);
-    note(&a, a.driver->event_destroy(memory->ready), MMF_CALL_EVENT);
-    end(&a); /* clears the driver's note of an error */
+    if (may)
+        note(&a, a.driver->event_destroy(memory->ready), MMF_CALL_EVENT);
+    else if (a.driver->forget_error)
+        a.driver->forget_error();
+    end(&a); /* nobody is there to take an error; it is cleared */
+    return may;
+}
+
+/* Take the list, free what can be freed, put the rest back. */
+static void free_waiting(void)
+{
+    postponed *list = atomic_exchange(&waiting, NULL);
+    while (list) {
+        postponed *item = list;
+        list = item->next;
+        if (free_now(&item->memory)) {
+            free(item);
+            continue;
+        }
+        item->next = atomic_load(&waiting);
+        while (!atomic_compare_exchange_weak(&waiting, &item->next, item))
+            ;
+    }
+}
+
+void mmf_gpu_free(const mmf_device_memory *memory)
+{
+    if (atomic_load_explicit(&waiting, memory_order_relaxed))
+        free_waiting();
+    if (free_now(memory))
+        return;
+    postponed *item = malloc(sizeof *item);
+    if (!item) /* lost, rather than the capture */
+        return;
+    item->memory = *memory;
+    item->next = atomic_load(&waiting);
+    while (!atomic_compare_exchange_weak(&waiting, &item->next, item))
+        ;
 }
