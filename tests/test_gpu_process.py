@@ -86,9 +86,10 @@ def test_loading_fails_and_is_tried_again():
 @pytest.mark.parametrize(
     ("function", "code", "text"),
     [
-        ("cuInit", 100, "cuInit: unknown error (no text)"),
-        ("cuInit", 2, "cuInit: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"),
-        ("cuDeviceGetCount", 3, "cuDeviceGetCount: CUDA_ERROR_NOT_INITIALIZED (initialization error)"),
+        ("cuInit", 12345, ": cuInit: unknown error (no text)"),
+        ("cuInit", 100, " finds no NVIDIA GPU (cuInit: CUDA_ERROR_NO_DEVICE)"),
+        ("cuInit", 2, ": cuInit: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"),
+        ("cuDeviceGetCount", 3, ": cuDeviceGetCount: CUDA_ERROR_NOT_INITIALIZED (initialization error)"),
     ],
 )
 def test_a_driver_that_does_not_start(function, code, text):
@@ -97,7 +98,7 @@ def test_a_driver_that_does_not_start(function, code, text):
         try:
             mf.matmul_fused(*operands())
         except mf.DeviceError as error:
-            assert str(error) == f"NVIDIA GPUs cannot be used: {{stub_cuda.LIBRARY}}: {text}", error
+            assert str(error) == f"NVIDIA GPUs cannot be used: {{stub_cuda.LIBRARY}}{text}", error
         else:
             raise AssertionError
         check(fetch(mf.matmul_fused(*operands())), A, B)  # the next call tries again

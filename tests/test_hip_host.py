@@ -88,8 +88,7 @@ print(dict(mf.info().backends)["AMD GPUs"])
 a = np.ones((2, 2), np.float32)
 assert (mf.matmul_fused(a, a) == 2).all()
 """
-    assert "off: " in (out := in_child(code, "none"))
-    assert "hipErrorNoDevice (no ROCm-capable device is detected)" in out
+    assert in_child(code, "none").startswith(f"off: {HIPSIM} finds no AMD GPU (hip")
 
 
 # Order of streams

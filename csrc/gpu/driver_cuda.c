@@ -19,7 +19,7 @@ enum { /* CUdevice_attribute */
        ATTRIBUTE_MEMORY_POOLS = 115,
 };
 enum { POINTER_IS_MANAGED = 8, POINTER_DEVICE_ORDINAL = 9 }; /* CUpointer_attribute */
-enum { INVALID_DEVICE = 101 };
+enum { NO_DEVICE = 100, INVALID_DEVICE = 101 };              /* CUresult */
 enum { MAX_DEVICES = 64 };
 
 static struct {
@@ -210,10 +210,13 @@ bool mmf_driver_cuda_open(mmf_driver *d, char *reason, size_t size)
     if (!code && cu.version(&version) == 0)
         snprintf(d->version, sizeof d->version, "%d.%d", version / 1000, version % 1000 / 10);
     error_text(code, &name, &text);
-    if (code)
+    if (code == NO_DEVICE)
+        snprintf(reason, size, "%s finds no NVIDIA GPU (%s: %s)", d->path, function,
+                 name ? name : "CUDA_ERROR_NO_DEVICE");
+    else if (code)
         snprintf(reason, size, "%s: %s: %s (%s)", d->path, function, name ? name : "unknown error",
                  text ? text : "no text");
     else if (d->devices == 0)
-        snprintf(reason, size, "%s finds no device", d->path);
+        snprintf(reason, size, "%s finds no NVIDIA GPU", d->path);
     return !code && d->devices > 0;
 }

@@ -16,6 +16,8 @@ enum { /* hipDeviceAttribute_t */
        ATTRIBUTE_MEMORY_POOLS = 88,
 };
 
+enum { NO_DEVICE = 100, INVALID_DEVICE = 101 }; /* hipError_t */
+
 /* hipDeviceProp_t: 792 bytes until ROCm 5.7 and from hipGetDeviceProperties, 1472 from
  * hipGetDevicePropertiesR0600. */
 enum { PROPERTIES_SIZE = 4096, ARCH_OFFSET_R0000 = 396, ARCH_OFFSET_R0600 = 1160 };
@@ -221,11 +223,14 @@ bool mmf_driver_hip_open(mmf_driver *d, char *reason, size_t size)
     if (!code && hip.runtime_version(&version) == 0)
         snprintf(d->version, sizeof d->version, "%d.%d.%d", version / 10000000,
                  version / 100000 % 100, version % 100000);
-    if (code)
+    if (code == NO_DEVICE || code == INVALID_DEVICE) /* both are said of a machine without one */
+        snprintf(reason, size, "%s finds no AMD GPU (%s: %s)", d->path, function,
+                 hip.error_name(code));
+    else if (code)
         snprintf(reason, size, "%s: %s: %s (%s)", d->path, function, hip.error_name(code),
                  hip.error_string(code));
     else if (d->devices == 0)
-        snprintf(reason, size, "%s finds no device", d->path);
+        snprintf(reason, size, "%s finds no AMD GPU", d->path);
     reported(code);
     return !code && d->devices > 0;
 }
