@@ -64,6 +64,7 @@ MMF_DEVICE float fast_exp2(float x)
 #elif defined(__AMDGCN__)
 
 #define MMF_THREADS(count) __attribute__((amdgpu_flat_work_group_size(count, count)))
+#define MMF_WAVES(count) __attribute__((amdgpu_waves_per_eu(count))) /* at least, on a SIMD */
 #define MMF_ARGUMENT const
 
 MMF_DEVICE int thread_id()

@@ -363,8 +363,7 @@ struct band_rows {
     }
 };
 
-MMF_ENTRY MMF_THREADS(row::threads)
-    __attribute__((amdgpu_waves_per_eu(2))) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
+MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
 {
     MMF_SHARED static char shared[row::lds];
     const unsigned wave = (unsigned)__builtin_amdgcn_readfirstlane(thread_id() >> 6);
