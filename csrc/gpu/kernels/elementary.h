@@ -28,8 +28,9 @@ MMF_DEVICE float exp_float(float x)
 MMF_DEVICE float expm1_float(float x)
 {
     float sum;
-    MMF_POLYNOMIAL(float, sum, x, 1, 1.f / 2, 1.f / 6, 1.f / 24, 1.f / 120, 1.f / 720, 1.f / 5040);
-    return __builtin_fabsf(x) < 0.34f ? x * sum : exp_float(x) - 1;
+    MMF_POLYNOMIAL(float, sum, x, 1, 1.f / 2, 1.f / 6, 1.f / 24, 1.f / 120, 1.f / 720, 1.f / 5040,
+                   1.f / 40320, 1.f / 362880);
+    return __builtin_fabsf(x) < 0.5f ? x * sum : exp_float(x) - 1;
 }
 
 /* 0 <= x < 2^100. With s = 2^-e and f = (1 + x) s - 1 in [sqrt(1/2) - 1, sqrt(2) - 1]:
