@@ -115,7 +115,6 @@ def test_given_stream_comes_first(library):
     library.asked, given = [], Stream(1)
     clear_log()
     mf.matmul_fused(library.array(A), library.array(B), stream=given)
-    assert library.asked == []
     assert calls("cuLaunchKernel") == [f"cuLaunchKernel(gemm_simt_f32, 1, 256, {given.handle:#x})"]
 
 
@@ -200,3 +199,28 @@ def test_cupy_stands_in():
             mf.matmul_fused(a, b)
         assert state.device == 0
     """)
+
+
+def test_given_stream_and_the_library_s_wait_for_each_other(library):
+    """The library hands out memory in the order of its own stream: before the launch and after it."""
+    library.stream, given = Stream(1), Stream(1)
+    own, other = f"{library.stream.handle:#x}", f"{given.handle:#x}"
+    a, b = library.array(A), library.array(B)
+    out = library.array(np.zeros((5, 6), np.float32))
+    clear_log()
+    mf.matmul_fused(a, b, stream=given)
+    before, after = (
+        [f"cuEventRecord({own})", f"cuStreamWaitEvent({other}, 0)"],
+        [
+            f"cuEventRecord({other})",
+            f"cuStreamWaitEvent({own}, 0)",
+        ],
+    )
+    launch = [f"cuLaunchKernel(gemm_simt_f32, 1, 256, {other})"]
+    assert calls("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel") == before + launch + after
+    clear_log()
+    mf.matmul_fused(a, b, out=out, stream=given)
+    assert calls("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel") == launch + after
+    clear_log()
+    mf.matmul_fused(a, b, stream=library.stream)
+    assert calls("cuEventCreate", "cuStreamWaitEvent") == []

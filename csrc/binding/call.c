@@ -200,13 +200,15 @@ void mmf_call_end(mmf_call *call)
     }
 }
 
-/* Below this many operations the GIL costs more than it frees. */
+/* Below this many operations the GIL costs more than it frees; a launch may wait for a full queue.
+ */
 static const double gil_flops = 1e5;
 
 static mmf_status run(const mmf_plan *plan, const mmf_problem *problem)
 {
     mmf_status status;
-    if (mmf_plan_flops(problem) < gil_flops && mmf_plan_outputs(problem) < gil_flops / 64)
+    if (problem->device.type == MMF_CPU && mmf_plan_flops(problem) < gil_flops &&
+        mmf_plan_outputs(problem) < gil_flops / 64)
         return plan->row->run(problem, &plan->config);
     PyThreadState *thread = PyEval_SaveThread();
     status = plan->row->run(problem, &plan->config);
@@ -231,13 +233,13 @@ PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssiz
             call.out ? Py_NewRef(call.out) : mmf_output_new(state, &call.import[0], &call.result);
         status = result ? MMF_OK : MMF_PYTHON_ERROR;
         if (!status && on_gpu && !call.out)
-            status = mmf_device_prepare_result(&call, result);
+            status = mmf_device_prepare_result(state, &call, result);
     }
     if (!status) {
         call.problem.data[MMF_OUT] = call.result.data;
         status = run(&plan, &call.problem);
         if (!status && on_gpu)
-            status = mmf_device_finish(&call, result);
+            status = mmf_device_finish(state, &call, result);
     }
     if (status) {
         mmf_raise(state, status);

@@ -39,9 +39,25 @@ static mmf_status check_memory(const mmf_call *call, const mmf_import *import)
  * be named. */
 static mmf_status record(const mmf_call *call, mmf_kind kind, PyObject *object)
 {
-    if (!call->stream.given || kind != MMF_KIND_TORCH)
+    bool torch_stream = !call->stream.given && call->import[0].kind == MMF_KIND_TORCH;
+    if (kind != MMF_KIND_TORCH || torch_stream)
         return MMF_OK;
     return mmf_stream_record(&call->stream, object) ? MMF_PYTHON_ERROR : MMF_OK;
+}
+
+/* Where stream= was given: the current stream of A's library, in whose order that library hands out
+ * memory. False if it has none or uses the same. */
+static mmf_status library_stream(mmf_state *state, const mmf_call *call, bool *other, void **handle)
+{
+    mmf_stream own = {.a = call->stream.a};
+    mmf_kind kind = own.a->kind;
+    bool has_one = kind == MMF_KIND_TORCH || kind == MMF_KIND_CUPY || kind == MMF_KIND_EXCHANGE;
+    mmf_status status = MMF_OK;
+    if (call->stream.given && has_one)
+        status = mmf_stream_find(state, &own, call->stream.device);
+    *handle = own.handle;
+    *other = own.known && own.handle != call->stream.handle;
+    return status;
 }
 
 mmf_status mmf_device_prepare(mmf_state *state, mmf_call *call)
@@ -62,21 +78,32 @@ mmf_status mmf_device_prepare(mmf_state *state, mmf_call *call)
     return status;
 }
 
-mmf_status mmf_device_prepare_result(mmf_call *call, PyObject *result)
+mmf_status mmf_device_prepare_result(mmf_state *state, mmf_call *call, PyObject *result)
 {
-    return record(call, call->import[0].kind, result);
+    bool other;
+    void *own;
+    mmf_status status = library_stream(state, call, &other, &own);
+    if (!status && other) /* the memory's user before may still be at work there */
+        status = mmf_device_order(call->stream.device, own, call->stream.handle);
+    return status ? status : record(call, call->import[0].kind, result);
 }
 
-mmf_status mmf_device_finish(mmf_call *call, PyObject *result)
+mmf_status mmf_device_finish(mmf_state *state, mmf_call *call, PyObject *result)
 {
     mmf_kind kind = call->import[0].kind;
     mmf_status status = MMF_OK;
+    bool other = false;
+    void *own;
     for (int i = 0; !status && i < call->imports; i++)
         if (call->import[i].kind == MMF_KIND_ARRAY)
             status = mmf_device_used(mmf_array_memory(call->import[i].object), call->stream.handle);
     bool ours = kind == MMF_KIND_ARRAY || kind == MMF_KIND_DLPACK || kind == MMF_KIND_JAX;
     if (!status && !call->out && ours)
         status = mmf_device_used(mmf_array_memory(result), call->stream.handle);
+    if (!status && kind != MMF_KIND_TORCH) /* torch was told by record() */
+        status = library_stream(state, call, &other, &own);
+    if (!status && other)
+        status = mmf_device_order(call->stream.device, call->stream.handle, own);
     return status;
 }
 

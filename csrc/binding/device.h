@@ -8,11 +8,13 @@
  * uses of mf.Array operands waited for. */
 mmf_status mmf_device_prepare(mmf_state *state, mmf_call *call);
 
-/* Before the launch: the libraries that must know that the stream uses the result. */
-mmf_status mmf_device_prepare_result(mmf_call *call, PyObject *result);
+/* Before the launch, for a new result: a stream= that is not its library's waits for that one, and
+ * torch hears of it. */
+mmf_status mmf_device_prepare_result(mmf_state *state, mmf_call *call, PyObject *result);
 
-/* After the launch: mf.Arrays, result included, are in use until the stream has come this far. */
-mmf_status mmf_device_finish(mmf_call *call, PyObject *result);
+/* After the launch: mf.Arrays, result included, are in use until the stream has come this far; so
+ * is the memory of libraries that cannot be told, whose own stream waits. */
+mmf_status mmf_device_finish(mmf_state *state, mmf_call *call, PyObject *result);
 
 /* The DLPack number of a device. */
 DLDevice mmf_dl_device(mmf_device device);

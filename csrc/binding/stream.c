@@ -185,21 +185,32 @@ mmf_status mmf_stream_of_consumer(PyObject *object, mmf_device device, void **ha
     return status ? status : mmf_device_check_stream(device, *handle);
 }
 
-int mmf_stream_record(const mmf_stream *stream, PyObject *tensor)
+/* torch's object for a stream: of handle 0 torch would make a new one. */
+static PyObject *torch_stream_object(const mmf_stream *stream)
 {
     PyObject *cuda = mmf_imported_module("torch.cuda");
-    PyObject *type = cuda ? PyObject_GetAttrString(cuda, "ExternalStream") : NULL;
-    PyObject *handle = type ? PyLong_FromVoidPtr(stream->handle) : NULL;
-    PyObject *ordinal = handle ? PyLong_FromLong(stream->device.id) : NULL;
-    PyObject *object = ordinal ? PyObject_CallFunctionObjArgs(type, handle, ordinal, NULL) : NULL;
+    PyObject *make =
+        cuda ? PyObject_GetAttrString(cuda, stream->handle ? "ExternalStream" : "default_stream")
+             : NULL;
+    PyObject *ordinal = make ? PyLong_FromLong(stream->device.id) : NULL;
+    PyObject *handle = ordinal ? PyLong_FromVoidPtr(stream->handle) : NULL, *object = NULL;
+    if (handle)
+        object = stream->handle ? PyObject_CallFunctionObjArgs(make, handle, ordinal, NULL)
+                                : PyObject_CallFunctionObjArgs(make, ordinal, NULL);
+    Py_XDECREF(handle);
+    Py_XDECREF(ordinal);
+    Py_XDECREF(make);
+    return object;
+}
+
+int mmf_stream_record(const mmf_stream *stream, PyObject *tensor)
+{
+    PyObject *object = torch_stream_object(stream);
     PyObject *record = object ? PyObject_GetAttrString(tensor, "record_stream") : NULL;
     PyObject *none = record ? PyObject_CallFunctionObjArgs(record, object, NULL) : NULL;
     int result = none ? 0 : -1;
     Py_XDECREF(none);
     Py_XDECREF(record);
     Py_XDECREF(object);
-    Py_XDECREF(ordinal);
-    Py_XDECREF(handle);
-    Py_XDECREF(type);
     return result;
 }

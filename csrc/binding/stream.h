@@ -27,7 +27,7 @@ PyObject *mmf_stream_argument(mmf_state *state, mmf_stream *stream, const mmf_im
  * for -1. */
 mmf_status mmf_stream_of_consumer(PyObject *object, mmf_device device, void **handle, bool *wait);
 
-/* Tell torch that a given stream uses a tensor. 0, or -1 with an exception. */
+/* Tell torch that the stream uses a tensor. 0, or -1 with an exception. */
 int mmf_stream_record(const mmf_stream *stream, PyObject *tensor);
 
 #endif

@@ -126,6 +126,26 @@ mmf_status mmf_gpu_used(const mmf_device_memory *memory, void *stream)
     return order(memory, stream, true);
 }
 
+mmf_status mmf_gpu_order(mmf_device device, void *before, void *after)
+{
+    attempt a;
+    int first = MMF_NOT_CAPTURING, second = MMF_NOT_CAPTURING;
+    mmf_device_memory mark = {.device = device};
+    mmf_status status = begin(device, &a);
+    if (status)
+        return status;
+    if (note(&a, a.driver->stream_is_capturing(before, &first), MMF_CALL_CAPTURING))
+        note(&a, a.driver->stream_is_capturing(after, &second), MMF_CALL_CAPTURING);
+    if (first == MMF_NOT_CAPTURING && second == MMF_NOT_CAPTURING && !a.code &&
+        note(&a, a.driver->event_create(&mark.ready, MMF_EVENT_DISABLE_TIMING), MMF_CALL_EVENT)) {
+        if (note(&a, a.driver->event_record(mark.ready, before), MMF_CALL_RECORD))
+            note(&a, a.driver->stream_wait_event(after, mark.ready, 0), MMF_CALL_WAIT);
+        note(&a, a.driver->event_destroy(mark.ready),
+             MMF_CALL_EVENT); /* lives on until it was waited for */
+    }
+    return end(&a);
+}
+
 mmf_status mmf_gpu_copy(const mmf_device_memory *to, const mmf_device_memory *from, size_t bytes,
                         void *stream)
 {

@@ -95,6 +95,11 @@ mmf_status mmf_device_used(const mmf_device_memory *memory, void *stream)
     return mmf_gpu_used(memory, stream);
 }
 
+mmf_status mmf_device_order(mmf_device device, void *before, void *after)
+{
+    return mmf_gpu_order(device, before, after);
+}
+
 mmf_status mmf_device_copy(const mmf_device_memory *to, const mmf_device_memory *from, size_t bytes,
                            void *stream)
 {

@@ -51,6 +51,9 @@ mmf_status mmf_device_wait(const mmf_device_memory *memory, void *stream);
 /* Work on stream uses the memory. */
 mmf_status mmf_device_used(const mmf_device_memory *memory, void *stream);
 
+/* Let one stream wait for what is on another now; not if either is being captured. */
+mmf_status mmf_device_order(mmf_device device, void *before, void *after);
+
 mmf_status mmf_device_copy(const mmf_device_memory *to, const mmf_device_memory *from, size_t bytes,
                            void *stream);
 
