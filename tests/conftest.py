@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ class Accounts:
         self.topics: dict[str, int] = {}
         self.sample_complete = False  # all of the covering sample ran and passed
         self.worst: dict[str, dict[str, float]] = {}  # of the sweep, by dtypes
+        self.simulated: dict[str, int] = {}  # counters of the simulated GPU
 
     def record(self, report: str, row: dict[str, Any]) -> None:
         self.reports.setdefault(report, []).append(row)
@@ -143,6 +145,19 @@ def accounts(pytestconfig: Any) -> Accounts:
     return pytestconfig.mmf_accounts
 
 
+@pytest.fixture(autouse=True)
+def clean_simulator(pytestconfig: Any) -> Iterator[None]:
+    """On a simulated GPU, a violation of its rules fails the test; its counters go into the accounts."""
+    yield
+    if not pytestconfig.getoption("device").startswith("hip:"):
+        return
+    import hipsim
+
+    accounts = pytestconfig.mmf_accounts
+    for name, count in hipsim.Device(0).assert_clean().counters.items():
+        accounts.simulated[name] = accounts.simulated.get(name, 0) + count
+
+
 # Skips
 
 
@@ -206,6 +221,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         accounts.reports["cases"] = [rows]
     if accounts.worst:
         accounts.reports["sweep"] = [{"dtypes": key, **row} for key, row in sorted(accounts.worst.items())]
+    if accounts.simulated:
+        accounts.reports["simulated"] = [{"device": config.getoption("device"), **accounts.simulated}]
     for name, rows in accounts.reports.items():
         REPORTS.mkdir(parents=True, exist_ok=True)
         (REPORTS / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
@@ -220,6 +237,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
         counts = ", ".join(f"{topic} {count}" for topic, count in sorted(accounts.topics.items()))
         terminalreporter.section("cases per topic")
         terminalreporter.line(counts)
+    if accounts.simulated:
+        counters = ", ".join(f"{name} {count}" for name, count in accounts.simulated.items() if count)
+        accounts.say(f"simulated {config.getoption('device')}", counters + "; no violations in the tests that passed")
     for key, row in sorted(accounts.worst.items()):
         accounts.say(
             "sweep: greatest error / bound, RMS / allowed",

@@ -7,7 +7,7 @@ the same device. Arrays speak DLPack and nothing else; their whole buffers, guar
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -200,17 +200,14 @@ def to_numpy(device: Device, result: Any) -> Array:
 class DeviceTransfer:
     """A Transfer to a GPU; results come as mf.Array."""
 
-    def __init__(self, device: str, after: Callable[[], None] | None = None) -> None:
+    def __init__(self, device: str) -> None:
         self.device = Device(device)
-        self._after = after  # called once the device is done, e.g. to ask a simulator for violations
 
     def send(self, operand: Operand) -> Any:
         return DeviceArray(self.device, operand)
 
     def fetch(self, operand: Operand, array: Any) -> None:
         self.device.download(operand.buffer.view(np.uint8), array.pointer)
-        if self._after:
-            self._after()
 
     def to_numpy(self, array: Any) -> Array:
         from matmul_fused import Array as MFArray
