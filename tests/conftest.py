@@ -116,6 +116,12 @@ def pytest_report_header(config: Any) -> str:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Tests that need a real GPU are not part of other runs."""
+    real = config.getoption("device").startswith("cuda")
+    return True if collection_path.name == "test_cuda.py" and not real else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without --full, tests marked slow are deselected; on a GPU, those that are not marked device."""

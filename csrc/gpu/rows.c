@@ -26,8 +26,9 @@ static bool on_gpu(const mmf_problem *p, mmf_gpu **gpu, char *reason)
         snprintf(reason, MMF_REASON_TEXT, "does not read prepacked weights");
         return false;
     }
-    if (p->m > INT64_C(1) << 31 || p->n > INT64_C(1) << 31 ||
-        (p->m / LEAST_TILE + 1) * (p->n / LEAST_TILE + 1) >= INT64_C(1) << 31) {
+    int64_t tiles;
+    if (__builtin_mul_overflow(p->m / LEAST_TILE + 1, p->n / LEAST_TILE + 1, &tiles) ||
+        tiles >= INT64_C(1) << 31) {
         snprintf(reason, MMF_REASON_TEXT, "the result has too many tiles");
         return false;
     }
