@@ -214,7 +214,7 @@ def of_folder(folder: Path) -> list[tuple[str, str, bytes]]:
 
 COLUMNS = (
     "arch", "kernel", "KB", "VGPR", "AGPR", "SGPR", "LDS", "spills", "scratch", "waves", "| loop", "products", "share",
-    "lds", "mem", "valu", "salu", "waits", "bar", "M/4n", "other/M",
+    "lds", "mem", "vector", "scalar", "waits", "bar", "M/4n", "other/M",
 )  # fmt: skip
 
 

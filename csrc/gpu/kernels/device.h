@@ -113,8 +113,6 @@ MMF_DEVICE float fast_exp2(float x)
 #endif
 }
 
-#elif defined(MMF_DEVICE_STAND_IN)
-#include MMF_DEVICE_STAND_IN /* the tests' stand-in for a device, on the host */
 #else
 #error "device code is compiled for AMDGPU or NVPTX"
 #endif
