@@ -84,7 +84,7 @@ const mmf_kernel_row mmf_gpu_simt = {
 
 /* --- gemm_mfma: matrix cores of CDNA3 and CDNA4 --- */
 
-enum { MAX_LEADING = 1 << 23 }; /* leading dimensions that the kernel can count with */
+enum { MAX_LEADING = 1 << 23, MAX_K = 1 << 30 }; /* what the kernel can count with */
 
 /* Is a matrix read along an axis of stride 1, with rows that lie apart from each other? */
 static bool readable(int64_t unit, int64_t extent, int64_t leading, int64_t rows)
@@ -139,6 +139,10 @@ static bool mfma_supports(const mmf_problem *p, char *reason)
     if (p->dtype[MMF_A] != MMF_FLOAT16 && p->dtype[MMF_A] != MMF_BFLOAT16) {
         snprintf(reason, MMF_REASON_TEXT, "takes float16 and bfloat16, A is %s",
                  mmf_dtypes[p->dtype[MMF_A]].name);
+        return false;
+    }
+    if (p->k >= MAX_K) {
+        snprintf(reason, MMF_REASON_TEXT, "counts k in 32-bit bytes, K is %lld", (long long)p->k);
         return false;
     }
     int instance = mfma_instance(p);
