@@ -22,7 +22,8 @@ typedef unsigned short mmf_ushort4 __attribute__((ext_vector_type(4)));
 
 #if defined(__NVPTX__)
 
-#define MMF_THREADS(count) __attribute__((launch_bounds(count)))
+/* The 1: ptxas otherwise stops at 128 registers and spills in the float64 kernel. */
+#define MMF_THREADS(count) __attribute__((launch_bounds(count, 1)))
 /* Without it clang copies the arguments to local memory. */
 #define MMF_ARGUMENT const __attribute__((grid_constant))
 
