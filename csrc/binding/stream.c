@@ -31,7 +31,7 @@ static mmf_status parse_protocol(mmf_state *state, PyObject *object, mmf_device 
                                  void **handle)
 {
     PyObject *member = PyObject_GetAttr(object, state->names[MMF_NAME_CUDA_STREAM]);
-    char type[96];
+    char type[1024]; /* whatever room mmf_type_name asks for */
     if (!member) {
         if (!PyErr_ExceptionMatches(PyExc_AttributeError))
             return MMF_PYTHON_ERROR;
