@@ -185,6 +185,15 @@ static mmf_status view_borrowed(mmf_state *state, mmf_import *import, bool *aske
                : mmf_view_exchange(state, import, asked);
 }
 
+mmf_status mmf_import_device(mmf_state *state, const mmf_import *import, mmf_device *device)
+{
+    mmf_import view = *import;
+    mmf_status status = is_borrowed(import) ? view_borrowed(state, &view, NULL) : MMF_OK;
+    if (!status)
+        *device = view.tensor.device;
+    return status;
+}
+
 mmf_status mmf_import_recheck(mmf_state *state, const mmf_import *imports, int count)
 {
     for (int i = 0; i < count; i++) {

@@ -19,13 +19,17 @@ typedef struct mmf_import {
     const DLPackExchangeAPI *api;
     DLManagedTensor *legacy; /* owned, or NULL */
     DLManagedTensorVersioned *versioned;
+    struct mmf_stream
+        *stream; /* of the call, or NULL: producers of GPU memory are not waited for */
 } mmf_import;
 
 /* Say what mmf_import_tensors() shall import: object, called name in errors. */
-static inline void mmf_import_init(mmf_import *import, PyObject *object, const char *name)
+static inline void mmf_import_init(mmf_import *import, PyObject *object, const char *name,
+                                   struct mmf_stream *stream)
 {
     import->object = object;
     import->name = name;
+    import->stream = stream;
     import->legacy = NULL;
     import->versioned = NULL;
 }
@@ -34,6 +38,9 @@ static inline void mmf_import_init(mmf_import *import, PyObject *object, const c
  * BufferError: the producer broke DLPack's protocol; ValueError: a view that must be copied or
  * resolved first. After a failure too, each import is to be released. */
 mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count);
+
+/* Where an operand lies whose turn has come already; its memory may not have been viewed yet. */
+mmf_status mmf_import_device(mmf_state *state, const mmf_import *import, mmf_device *device);
 
 /* Python may have run since mmf_import_tensors(): BufferError if memory moved meanwhile. */
 mmf_status mmf_import_recheck(mmf_state *state, const mmf_import *imports, int count);

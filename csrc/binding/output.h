@@ -2,7 +2,7 @@
 #ifndef MMF_OUTPUT_H
 #define MMF_OUTPUT_H
 
-#include "binding/import.h"
+#include "binding/stream.h"
 
 /* A result while the kernel writes it: an object, or memory that A's library will make one of. */
 typedef struct mmf_output {

@@ -176,9 +176,9 @@ static PyObject *pack_objects(mmf_state *state, PyObject *b, mmf_gate_layout gat
                          mmf_fail(MMF_VALUE_ERROR,
                                   "gate_layout was given but B is a pair, which needs none; drop "
                                   "it"));
-    mmf_import_init(&imports[0], pair ? PyTuple_GetItem(b, 0) : b, pair ? "B[0]" : "B");
+    mmf_import_init(&imports[0], pair ? PyTuple_GetItem(b, 0) : b, pair ? "B[0]" : "B", NULL);
     if (pair)
-        mmf_import_init(&imports[1], PyTuple_GetItem(b, 1), "B[1]");
+        mmf_import_init(&imports[1], PyTuple_GetItem(b, 1), "B[1]", NULL);
     for (int i = 0; !status && i < count; i++)
         status = check_unpacked(state, &imports[i]);
     if (!status)
@@ -235,7 +235,7 @@ static PyObject *packed_unpack(PyObject *object, PyObject *unused)
     mmf_packed *self = (mmf_packed *)object;
     mmf_tensor tensor = self->weight;
     (void)unused;
-    PyObject *array = mmf_array_new(mmf_state_of_type(Py_TYPE(object)), &tensor);
+    PyObject *array = mmf_array_new(mmf_state_of_type(Py_TYPE(object)), &tensor, NULL);
     if (array)
         unpack_into(self, tensor.data);
     return array;
