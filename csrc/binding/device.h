@@ -1,4 +1,5 @@
-/* What a call on GPU operands does besides one on the CPU. */
+/* What a call on GPU operands does besides one on the CPU. Path of a call: around problem/, and
+ * after the run. */
 #ifndef MMF_BINDING_DEVICE_H
 #define MMF_BINDING_DEVICE_H
 

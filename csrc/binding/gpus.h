@@ -1,4 +1,4 @@
-/* What Python asks about GPUs off the path of a call. */
+/* What Python asks about GPUs. Path of a call: off it; info. */
 #ifndef MMF_GPUS_H
 #define MMF_GPUS_H
 

@@ -1,4 +1,5 @@
-/* The stream that a GPU call runs on. */
+/* The stream that a GPU call runs on. Path of a call: during the import, where an operand needs it.
+ */
 #ifndef MMF_STREAM_H
 #define MMF_STREAM_H
 

@@ -1,4 +1,5 @@
-/* A GPU of this process: its facts, and the kernels loaded on it. */
+/* A GPU of this process: its facts, and the kernels loaded on it. Path of a call: asked by the rows
+ * and the launch. */
 #ifndef MMF_GPU_DEVICES_H
 #define MMF_GPU_DEVICES_H
 

@@ -1,4 +1,5 @@
 /* Owner of the driver tables: one per kind of device, opened by the first caller that needs it.
+ * Path of a call: under devices.c; after the first call a look into a table.
  * Fork rule: a child of a process that had opened a driver may not use it; CUDA and HIP do not
  * survive a fork, so it gets an error instead of a crash. A child forked before the first use is
  * like any other process. */

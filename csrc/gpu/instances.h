@@ -1,4 +1,5 @@
-/* The host's view of kernels/kernels.def: one entry per instance of a kernel. */
+/* The host's view of kernels/kernels.def: one entry per instance of a kernel. Path of a call: the
+ * rows choose one, the launch reads its sizes. */
 #ifndef MMF_GPU_INSTANCES_H
 #define MMF_GPU_INSTANCES_H
 

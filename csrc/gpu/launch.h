@@ -1,4 +1,5 @@
-/* A problem to a kernel's argument, grid and launch. */
+/* A problem to a kernel's argument, grid and launch. Path of a call: from the run() of the GPU
+ * rows. */
 #ifndef MMF_GPU_LAUNCH_H
 #define MMF_GPU_LAUNCH_H
 

@@ -1,4 +1,5 @@
-/* Finding a shared library that some other package may have mapped already. */
+/* Finding a shared library that some other package may have mapped already. Path of a call: first
+ * use of a GPU only. */
 #ifndef MMF_GPU_LIBRARY_H
 #define MMF_GPU_LIBRARY_H
 

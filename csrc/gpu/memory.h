@@ -1,4 +1,5 @@
-/* Device memory of results that no array library allocates: owned by an mf.Array. */
+/* Device memory of results that no array library allocates: owned by an mf.Array. Path of a call:
+ * results for unknown libraries. */
 #ifndef MMF_GPU_MEMORY_H
 #define MMF_GPU_MEMORY_H
 

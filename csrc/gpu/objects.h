@@ -1,5 +1,6 @@
 /* The device code of this build: machine code (AMD) and PTX or cubins (NVIDIA), embedded as raw
- * bytes by cmake/device_code.cmake, which also writes what is declared here. */
+ * bytes by cmake/device_code.cmake, which also writes what is declared here. Path of a call: the
+ * first one on a GPU loads what it needs. */
 #ifndef MMF_GPU_OBJECTS_H
 #define MMF_GPU_OBJECTS_H
 

@@ -1,4 +1,5 @@
-/* The GPUs' kernels, and what else plan/ may ask of a GPU. */
+/* The GPUs' kernels, and what else plan/ may ask of a GPU. Path of a call: named by the plan's
+ * list. */
 #ifndef MMF_GPU_ROWS_H
 #define MMF_GPU_ROWS_H
 

@@ -1,5 +1,6 @@
 /* The one argument of every GEMM kernel, by value: written by the host (C11), read by device code
- * (C++ without any header). A straight copy of mmf_problem, field by field, plus the grid. */
+ * (C++ without any header). A straight copy of mmf_problem, field by field, plus the grid. Path of
+ * a call: from gpu/launch.c to the kernel. */
 #ifndef MMF_GEMM_ARGS_H
 #define MMF_GEMM_ARGS_H
 
