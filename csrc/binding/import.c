@@ -29,10 +29,23 @@ mmf_status mmf_check_rank(const char *name, int64_t ndim)
  * add and multiply lengths and strides without overflow. */
 #define MMF_AXIS_REACH (INT64_C(1) << 54)
 
+/* Most operands: two axes at most, with lengths and strides that nothing overflows with. */
+static bool is_usual(const mmf_tensor *tensor)
+{
+    uint64_t bits = (uintptr_t)tensor->data & (uintptr_t)(mmf_dtypes[tensor->dtype].size - 1);
+    bits <<= 32;
+    for (int i = 0; i < tensor->ndim; i++) /* a length of 0, or below, sets the highest bits */
+        bits |= (uint64_t)(tensor->shape[i] - 1) |
+                (uint64_t)(tensor->strides[i] ^ tensor->strides[i] >> 63);
+    return tensor->ndim <= 2 && tensor->data && bits >> 27 == 0;
+}
+
 mmf_status mmf_check_memory(const char *name, mmf_tensor *tensor)
 {
     int64_t size = mmf_dtypes[tensor->dtype].size;
     bool empty = false, reaches_too_far = false;
+    if (is_usual(tensor))
+        return MMF_OK;
     for (int i = 0; i < tensor->ndim; i++) {
         int64_t steps = tensor->shape[i] - 1, reach;
         empty |= steps < 0;
@@ -110,6 +123,25 @@ __attribute__((cold)) static mmf_status refuse_dltype(DLDataType given, const ch
     return mmf_refuse_dtype(name, text);
 }
 
+/* The rest of mmf_view_dltensor() for a tensor that is not usual: fields that may contradict each
+ * other. */
+static mmf_status check_unusual(const DLTensor *dl, const char *name, mmf_tensor *tensor)
+{
+    int64_t bytes = mmf_dtypes[tensor->dtype].size; /* 0-long axes left out */
+    for (int i = 0; i < dl->ndim; i++) {
+        if (dl->shape[i] < 0)
+            return mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack tensor has a negative length", name);
+        if (dl->shape[i] && __builtin_mul_overflow(bytes, dl->shape[i], &bytes))
+            return mmf_fail(MMF_BUFFER_ERROR,
+                            "%s: its DLPack tensor has more elements than any memory", name);
+    }
+    if (!dl->strides)
+        mmf_tensor_set_compact(tensor);
+    if (!dl->data && mmf_tensor_size(tensor))
+        return mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack tensor has elements but no memory", name);
+    return mmf_check_memory(name, tensor);
+}
+
 mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *tensor)
 {
     if (dl->ndim < 0 || (dl->ndim > 0 && !dl->shape))
@@ -127,22 +159,13 @@ mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *t
     tensor->data = dl->data ? (void *)((uintptr_t)dl->data + dl->byte_offset) : NULL;
     tensor->ndim = dl->ndim;
     tensor->readonly = MMF_WRITABLE;
-    int64_t bytes = mmf_dtypes[tensor->dtype].size; /* 0-long axes left out */
     for (int i = 0; i < dl->ndim; i++) {
-        if (dl->shape[i] < 0)
-            return mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack tensor has a negative length", name);
-        if (dl->shape[i] && __builtin_mul_overflow(bytes, dl->shape[i], &bytes))
-            return mmf_fail(MMF_BUFFER_ERROR,
-                            "%s: its DLPack tensor has more elements than any memory", name);
         tensor->shape[i] = dl->shape[i];
-        if (dl->strides)
-            tensor->strides[i] = dl->strides[i];
+        tensor->strides[i] = dl->strides ? dl->strides[i] : 0;
     }
-    if (!dl->strides)
-        mmf_tensor_set_compact(tensor);
-    if (!dl->data && mmf_tensor_size(tensor))
-        return mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack tensor has elements but no memory", name);
-    return mmf_check_memory(name, tensor);
+    if (dl->strides && is_usual(tensor))
+        return MMF_OK;
+    return check_unusual(dl, name, tensor);
 }
 
 /* Is the memory held by the Python object alone, which may let go of it while Python runs? */
