@@ -67,7 +67,7 @@ static void add_import(mmf_call *call, PyObject *object, const char *name,
                        const mmf_tensor **tensor)
 {
     mmf_import *import = &call->import[call->imports++];
-    mmf_import_init(import, object, name, &call->stream);
+    mmf_import_init(import, object, name);
     *tensor = &import->tensor;
 }
 
@@ -152,7 +152,7 @@ static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf
         call->out = values[ARG_OUT];
         add_import(call, call->out, "out", &request->out);
     }
-    return mmf_import_tensors(state, call->import, call->imports);
+    return mmf_import_tensors(state, call->import, call->imports, &call->stream);
 }
 
 static mmf_status choose_device(mmf_state *state, mmf_call *call)
@@ -220,7 +220,8 @@ static mmf_status prepare_output(mmf_state *state, mmf_call *call, mmf_output *o
     bool on_gpu = call->problem.device.type != MMF_CPU;
     mmf_status status = MMF_OK;
     if (!call->out)
-        status = mmf_output_new(state, &call->import[0], &call->result, output);
+        status =
+            mmf_output_new(state, &call->import[0], &call->result, call->stream.handle, output);
     if (!status && on_gpu && !call->out)
         status = mmf_device_prepare_result(state, call, output->object);
     if (!status && (on_gpu || output->ran_python))

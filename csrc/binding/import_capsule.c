@@ -100,7 +100,7 @@ static mmf_status take_tensor(PyObject *capsule, const char *name, mmf_import *i
                     name, given ? given : "");
 }
 
-mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import)
+mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import, mmf_stream *stream)
 {
     const char *name = import->name;
     DLDevice device = {0};
@@ -110,10 +110,10 @@ mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import)
         return status;
     bool host = device.device_type == MMF_DL_CPU || device.device_type == MMF_DL_CUDA_HOST ||
                 device.device_type == MMF_DL_ROCM_HOST;
-    PyObject *stream = NULL;
-    if (!host && !(stream = mmf_stream_argument(state, import->stream, import, device)))
+    PyObject *argument = NULL;
+    if (!host && !(argument = mmf_stream_argument(state, stream, import, device)))
         return MMF_PYTHON_ERROR;
-    PyObject *capsule = ask_capsule(state, import->object, stream);
+    PyObject *capsule = ask_capsule(state, import->object, argument);
     if (!capsule)
         return call_failed(state, name, "__dlpack__");
     status = take_tensor(capsule, name, import, &view);

@@ -144,29 +144,45 @@ static PyObject *exchange_object(mmf_state *state, const mmf_import *a, mmf_outp
     return NULL;
 }
 
-mmf_status mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
+/* torch is told of the stream before the launch, which takes the object. */
+static mmf_status new_gpu_exchange(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
+                                   mmf_output *output)
+{
+    mmf_status status = new_exchange(state, a, tensor, output);
+    if (status)
+        return status;
+    output->object = exchange_object(state, a, output);
+    return output->object ? MMF_OK : MMF_PYTHON_ERROR;
+}
+
+mmf_status mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor, void *stream,
                           mmf_output *output)
 {
+    mmf_status status = MMF_OK;
     bool on_gpu = tensor->device.type != MMF_CPU;
-    if (a->kind == MMF_KIND_TORCH && !on_gpu)
-        return new_torch(tensor, output);
-    if (a->kind == MMF_KIND_TORCH || a->kind == MMF_KIND_EXCHANGE) {
-        mmf_status status = new_exchange(state, a, tensor, output);
-        if (!status && on_gpu) /* torch is told of the stream before the launch, by the object */
-            output->object = exchange_object(state, a, output);
-        return status || !on_gpu || output->object ? status : MMF_PYTHON_ERROR;
-    }
-    if (a->kind == MMF_KIND_JAX) {
+    switch (a->kind) {
+    case MMF_KIND_NUMPY:
+        output->object = mmf_numpy_new(state, tensor);
+        break;
+    case MMF_KIND_TORCH:
+        return on_gpu ? new_gpu_exchange(state, a, tensor, output) : new_torch(tensor, output);
+    case MMF_KIND_EXCHANGE:
+        return on_gpu ? new_gpu_exchange(state, a, tensor, output)
+                      : new_exchange(state, a, tensor, output);
+    case MMF_KIND_CUPY:
         output->ran_python = true;
-        mmf_status status = check_jax_keeps(state, tensor);
+        output->object = mmf_cupy_new(tensor);
+        break;
+    case MMF_KIND_JAX:
+        output->ran_python = true;
+        status = check_jax_keeps(state, tensor);
         if (status)
             return status;
+        output->object = mmf_array_new(state, tensor, stream);
+        break;
+    default:
+        output->object = mmf_array_new(state, tensor, stream);
     }
-    if (a->kind == MMF_KIND_CUPY)
-        output->ran_python = true;
-    output->object = a->kind == MMF_KIND_NUMPY  ? mmf_numpy_new(state, tensor)
-                     : a->kind == MMF_KIND_CUPY ? mmf_cupy_new(tensor)
-                                                : mmf_array_new(state, tensor, a->stream->handle);
     return output->object ? MMF_OK : MMF_PYTHON_ERROR;
 }
 

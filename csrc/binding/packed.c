@@ -176,13 +176,13 @@ static PyObject *pack_objects(mmf_state *state, PyObject *b, mmf_gate_layout gat
                          mmf_fail(MMF_VALUE_ERROR,
                                   "gate_layout was given but B is a pair, which needs none; drop "
                                   "it"));
-    mmf_import_init(&imports[0], pair ? PyTuple_GetItem(b, 0) : b, pair ? "B[0]" : "B", NULL);
+    mmf_import_init(&imports[0], pair ? PyTuple_GetItem(b, 0) : b, pair ? "B[0]" : "B");
     if (pair)
-        mmf_import_init(&imports[1], PyTuple_GetItem(b, 1), "B[1]", NULL);
+        mmf_import_init(&imports[1], PyTuple_GetItem(b, 1), "B[1]");
     for (int i = 0; !status && i < count; i++)
         status = check_unpacked(state, &imports[i]);
     if (!status)
-        status = mmf_import_tensors(state, imports, count);
+        status = mmf_import_tensors(state, imports, count, NULL);
     if (status)
         mmf_raise(state, status);
     else if (pair)
