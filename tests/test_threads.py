@@ -404,7 +404,7 @@ def test_no_kernel_is_left():
     assert "cpu_reference: disabled by MATMUL_FUSED_DISABLE" in done.stderr
 
 
-NAMES = ", ".join(mf.info().kernels)
+NAMES = ", ".join((*mf.info().kernels, *mf.info().gpu_kernels))
 IGNORED = [
     ("NUM_THREADS", "4x", "ignored, it must be a whole number from 1 to 1024"),
     ("NUM_THREADS", "1025", "ignored, it must be a whole number from 1 to 1024"),
