@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WERROR := $(if $(CI),-C cmake.define.MMF_WERROR=ON)
 PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find cmake csrc python/matmul_fused -not -name '*.pyc' -not -path '*/__pycache__*')
-C_SOURCES := $(shell find csrc tests/c -name '*.[ch]' -o -name '*.inc')
+C_SOURCES := $(shell find csrc tests/c tests/stub_cuda tests/hipsim -name '*.[ch]' -o -name '*.inc')
 PYTHON_SOURCES := python tests tools bench
 
 .PHONY: help demo test test-full sanitize fuzz wheel aarch64 bench lint format clean torch

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,22 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 HERE = Path(__file__).parent
 REPORTS = HERE.parent / "build" / "reports"
-DEVICES = ("cpu",)
+
+# The stand-in drivers: named before matmul_fused is imported, which reads its environment then; made by who needs them.
+STUB_CUDA = HERE.parent / "build" / "stub_cuda" / "libcuda_stub.so"
+PARTS = "gfx942,gfx950,gfx1100,gfx90a,gfx1201,gfx942"
+HIPSIM = HERE.parent / "build" / "hipsim" / "libamdhip64_sim.so"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("matmul_fused")
     group.addoption("--full", action="store_true", help="every case of the case list, and the slow tests")
-    group.addoption("--device", default="cpu", choices=DEVICES, help="where the operands of the sweeps lie")
+    group.addoption(
+        "--device",
+        default="cpu",
+        help="where the operands of the sweeps lie: cpu; hip:gfx942 (or another part), simulated; stub, a stand-in "
+        "CUDA driver; rocm or cuda, a real GPU (rocm:1: not the first). Other than cpu: only tests marked device run",
+    )
     group.addoption("--record-counts", action="store_true", help="rewrite tests/case_counts.json from this run")
 
 
@@ -53,6 +63,7 @@ class Accounts:
         self.topics: dict[str, int] = {}
         self.sample_complete = False  # all of the covering sample ran and passed
         self.worst: dict[str, dict[str, float]] = {}  # of the sweep, by dtypes
+        self.simulated: dict[str, int] = {}  # counters of the simulated GPU
 
     def record(self, report: str, row: dict[str, Any]) -> None:
         self.reports.setdefault(report, []).append(row)
@@ -66,7 +77,29 @@ class Accounts:
             self.topics[topic] = self.topics.get(topic, 0) + 1
 
 
+def _choose_device(device: str) -> str:
+    """The name of the device for matmul_fused: "cpu", "cuda:0", "rocm:1"; names the stand-in drivers."""
+    kind, _, rest = device.partition(":")
+    if kind not in ("cpu", "hip", "stub", "rocm", "cuda"):
+        raise pytest.UsageError(f"--device {device}: it is cpu, hip:gfx942, stub, rocm or cuda")
+    if kind != "cuda":
+        os.environ.setdefault("MATMUL_FUSED_CUDA_LIBRARY", str(STUB_CUDA))
+    if kind != "rocm":
+        os.environ.setdefault("MATMUL_FUSED_HIP_LIBRARY", str(HIPSIM))
+        os.environ["HIPSIM_DEVICES"] = rest if kind == "hip" and rest else PARTS
+    if kind == "stub":
+        import stub_cuda
+
+        stub_cuda.build()
+    if kind == "hip":
+        import hipsim.build
+
+        hipsim.build.build(HIPSIM.parent)
+    return {"cpu": "cpu", "stub": "cuda:0", "hip": "rocm:0"}.get(kind, f"{kind}:{rest or 0}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ["MMF_TEST_DEVICE"] = _choose_device(config.getoption("device"))
     config.mmf_accounts = Accounts()  # type: ignore[attr-defined]
     config.mmf_seed, config.mmf_seed_origin = _seed()  # type: ignore[attr-defined]
     os.environ["MMF_TEST_SEED"] = str(config.mmf_seed)  # type: ignore[attr-defined]  # decorators, children
@@ -83,15 +116,24 @@ def pytest_report_header(config: Any) -> str:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Tests that need a real GPU are not part of other runs."""
+    real = config.getoption("device").startswith("cuda")
+    return True if collection_path.name == "test_cuda.py" and not real else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --full, tests marked slow are deselected."""
-    if config.getoption("full"):
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    """Without --full, tests marked slow are deselected; on a GPU, those that are not marked device."""
+
+    def wanted(item: pytest.Item) -> bool:
+        slow, device = item.get_closest_marker("slow"), item.get_closest_marker("device")
+        return (config.getoption("full") or not slow) and (config.getoption("device") == "cpu" or device is not None)
+
+    dropped = [item for item in items if not wanted(item)]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if wanted(item)]
 
 
 @pytest.fixture(scope="session")
@@ -107,6 +149,19 @@ def full_run(pytestconfig: Any) -> bool:
 @pytest.fixture(scope="session")
 def accounts(pytestconfig: Any) -> Accounts:
     return pytestconfig.mmf_accounts
+
+
+@pytest.fixture(autouse=True)
+def clean_simulator(pytestconfig: Any) -> Iterator[None]:
+    """On a simulated GPU, a violation of its rules fails the test; its counters go into the accounts."""
+    yield
+    if not pytestconfig.getoption("device").startswith("hip:"):
+        return
+    import hipsim
+
+    accounts = pytestconfig.mmf_accounts
+    for name, count in hipsim.Device(0).assert_clean().counters.items():
+        accounts.simulated[name] = accounts.simulated.get(name, 0) + count
 
 
 # Skips
@@ -148,7 +203,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def _missing_cases(config: Any) -> list[str]:
     """Topics with fewer cases than are recorded, if this run ran the whole sample."""
     accounts, path = config.mmf_accounts, HERE / "case_counts.json"
-    if not accounts.sample_complete:
+    if not accounts.sample_complete or config.getoption("device") != "cpu":
         return []
     if config.getoption("record_counts"):
         # The sample differs a little from seed to seed
@@ -172,6 +227,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         accounts.reports["cases"] = [rows]
     if accounts.worst:
         accounts.reports["sweep"] = [{"dtypes": key, **row} for key, row in sorted(accounts.worst.items())]
+    if accounts.simulated:
+        accounts.reports["simulated"] = [{"device": config.getoption("device"), **accounts.simulated}]
     for name, rows in accounts.reports.items():
         REPORTS.mkdir(parents=True, exist_ok=True)
         (REPORTS / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
@@ -186,6 +243,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
         counts = ", ".join(f"{topic} {count}" for topic, count in sorted(accounts.topics.items()))
         terminalreporter.section("cases per topic")
         terminalreporter.line(counts)
+    if accounts.simulated:
+        counters = ", ".join(f"{name} {count}" for name, count in accounts.simulated.items() if count)
+        accounts.say(f"simulated {config.getoption('device')}", counters + "; no violations in the tests that passed")
     for key, row in sorted(accounts.worst.items()):
         accounts.say(
             "sweep: greatest error / bound, RMS / allowed",

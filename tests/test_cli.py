@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import matmul_fused as mf
+import stub_cuda
 from matmul_fused import __main__ as cli
 from matmul_fused import console, testing
 
@@ -56,7 +57,7 @@ def test_check_of_one_kernel(capsys):
 
 
 def test_check_fails_loudly(capsys, monkeypatch):
-    def wrong(case, seed, kernel):
+    def wrong(case, seed, kernel, xp=None):
         raise AssertionError(f"out is wrong\nrepeat: {testing.repeat(case, seed, kernel)}")
 
     monkeypatch.setattr(testing.run, "run_case", wrong)
@@ -67,7 +68,7 @@ def test_check_fails_loudly(capsys, monkeypatch):
 
 
 def test_check_that_checks_nothing_fails(capsys, monkeypatch):
-    def refuse(case, seed, kernel):
+    def refuse(case, seed, kernel, xp=None):
         raise NotImplementedError
 
     monkeypatch.setattr(testing.run, "run_case", refuse)
@@ -87,10 +88,37 @@ def test_bad_arguments(capsys, arguments, text):
     assert text in capsys.readouterr().err
 
 
-def test_devices_of_other_versions_are_refused(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["check", "--device", "rocm"])
-    assert "invalid choice: 'rocm'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ("cuda:7", "there is no device cuda:7: "),
+        ("tpu", "unknown device 'tpu'; it is cuda, rocm, or one of them with a number, such as rocm:1"),
+        ("cuda:x", "unknown device 'cuda:x'"),
+    ],
+)
+def test_check_of_a_device_that_is_not_there(capsys, device, text):
+    assert cli.main(["check", "--quick", "--device", device]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_check_of_a_gpu(tmp_path, capsys):
+    stub_cuda.build()
+    path = tmp_path / "check.json"
+    assert cli.main(["check", "--quick", "--device", "cuda:1", "--json", str(path)]) == 0
+    assert "cases on each of gemm_" in capsys.readouterr().out
+    written = json.loads(path.read_text())
+    assert written["topics"]["all"]["passed"] > 10
+    assert ["cuda:1", dict(mf.info().devices)["cuda:1"]] in written["devices"]
+
+
+def test_info_writes_the_device_code(tmp_path, capsys):
+    assert cli.main(["info", "--objects", str(tmp_path)]) == 0
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")}
+    assert len(written) == len(mf._core.device_objects())
+    for arch, kernel, code in mf._core.device_objects():
+        assert any((tmp_path / arch).glob(f"{kernel}.*"))
+        assert kernel.encode() in code
+    capsys.readouterr()
 
 
 @pytest.mark.parametrize("rich", [True, False])

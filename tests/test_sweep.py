@@ -1,11 +1,14 @@
 """Every kernel on the case list: the pairwise covering sample, or with --full all cases.
 
+With --device, the operands lie on a GPU and the rows are those of GPUs; the cases with prepacked weights are left out.
+
 The sample runs as the plan chooses and again with every kernel row forced. A row may refuse a case, for the reason
 that explain gives; then it must not have run anything. With --full, every case runs as the plan chooses and with one
 of the rows, in turn, in chunks of the list.
 """
 
 import functools
+import os
 
 import numpy as np
 import pytest
@@ -14,14 +17,35 @@ import matmul_fused as mf
 from matmul_fused import _core
 from matmul_fused.testing import all_cases, covering_sample, force_kernel, run_case
 from matmul_fused.testing.cases import edge_cases
+from matmul_fused.testing.devices import DeviceTransfer
 from matmul_fused.testing.inputs import make_inputs
 from matmul_fused.testing.run import NumPyTransfer, call_arguments
 
-KERNELS = tuple(_core.info()["kernels"])
+DEVICE = os.environ["MMF_TEST_DEVICE"]
+KERNELS = tuple(_core.info()["kernels" if DEVICE == "cpu" else "gpu_kernels"])
 CHUNK = 150
 SHOWN = 5  # failures of a chunk that are shown in full
 
-sample = functools.cache(covering_sample)
+
+@functools.cache
+def transfer():
+    return NumPyTransfer() if DEVICE == "cpu" else DeviceTransfer(DEVICE)
+
+
+def runnable(cases):
+    return [case for case in cases if DEVICE == "cpu" or not case.prepack]
+
+
+@functools.cache
+def sample(seed):
+    return runnable(covering_sample(seed))
+
+
+@functools.cache
+def every_case():
+    return runnable(all_cases())
+
+
 chosen = set()  # ids of the sample's cases that ran as the plan chooses
 ran = dict.fromkeys(KERNELS, 0)
 refusals = {kernel: {} for kernel in KERNELS}  # reason -> cases
@@ -30,7 +54,7 @@ refusals = {kernel: {} for kernel in KERNELS}  # reason -> cases
 def pytest_generate_tests(metafunc):
     config = metafunc.config
     if "chunk" in metafunc.fixturenames:
-        count = len(all_cases()) if config.getoption("full") else 0
+        count = len(every_case()) if config.getoption("full") else 0
         chunks = [range(i, min(i + CHUNK, count)) for i in range(0, count, CHUNK)]
         metafunc.parametrize("chunk", chunks, ids=[f"{c.start}-{c.stop - 1}" for c in chunks])
     elif "case" in metafunc.fixturenames:
@@ -43,7 +67,7 @@ def run_or_refuse(case, seed, kernel):
     """Run the case. The figures, or None if the forced row refused it, and rightly so."""
     text = None
     try:
-        outcome = run_case(case, seed, kernel=kernel)
+        outcome = run_case(case, seed, kernel=kernel, xp=transfer())
     except NotImplementedError as error:
         if kernel is None:
             raise
@@ -60,7 +84,7 @@ def run_or_refuse(case, seed, kernel):
 
 def refusal(case, seed, kernel):
     """The reason that explain gives for a row's refusal of a case."""
-    arguments, _ = call_arguments(make_inputs(case, seed), NumPyTransfer(), mf)
+    arguments, _ = call_arguments(make_inputs(case, seed), transfer(), mf)
     explanation = mf.explain(**arguments)
     assert explanation.kernel != kernel, f"{kernel} refuses the case when forced, yet the plan chooses it"
     reasons = dict(explanation.refused)
@@ -73,6 +97,7 @@ def refusal(case, seed, kernel):
     return text.rpartition(f"{kernel}: ")[2].split(";")[0].rstrip(")")
 
 
+@pytest.mark.device
 @pytest.mark.timeout(120)
 def test_sample(case, kernel, sweep_seed, accounts):
     outcome = run_or_refuse(case, sweep_seed, kernel)
@@ -94,12 +119,13 @@ def record(accounts, outcome):
     worst["rms_ratio"] = max(worst["rms_ratio"], outcome.out.rms_ratio or 0.0)
 
 
+@pytest.mark.device
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_full(chunk, sweep_seed, accounts):
     failures = []
     for number in chunk:
-        case = all_cases()[number]
+        case = every_case()[number]
         accounts.count(case.topics)
         for kernel in (None, KERNELS[number % len(KERNELS)]):
             try:
@@ -114,6 +140,7 @@ def test_full(chunk, sweep_seed, accounts):
         pytest.fail(f"{len(failures)} of {2 * len(chunk)} runs failed:\n\n{shown}", pytrace=False)
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_row_was_forced(kernel, accounts):
     """Comes after the sweeps. A row that this machine cannot run says so."""

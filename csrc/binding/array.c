@@ -1,15 +1,18 @@
-/* mf.Array: owned host memory that any DLPack consumer can take. Path of a call: last stop, if A's
- * library is unknown. */
+/* mf.Array: owned memory of the host or a GPU that any DLPack consumer can take. Path of a call:
+ * last stop, if A's library is unknown. */
 #include "binding/array.h"
 
 #include "binding/arguments.h"
+#include "binding/device.h"
 #include "binding/errors.h"
+#include "plan/backends.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct array_object {
-    PyObject_HEAD mmf_tensor tensor; /* data owned, from aligned_alloc */
+    PyObject_HEAD mmf_tensor tensor; /* data owned: from aligned_alloc, or that of memory */
+    mmf_device_memory memory;        /* on a GPU */
 } array_object;
 
 const mmf_tensor *mmf_array_tensor(PyObject *array)
@@ -17,28 +20,54 @@ const mmf_tensor *mmf_array_tensor(PyObject *array)
     return &((array_object *)array)->tensor;
 }
 
+const mmf_device_memory *mmf_array_memory(PyObject *array)
+{
+    return &((array_object *)array)->memory;
+}
+
+static bool on_host(const mmf_tensor *tensor)
+{
+    return tensor->device.type == MMF_CPU;
+}
+
 static size_t byte_size(const mmf_tensor *tensor)
 {
     return (size_t)mmf_tensor_size(tensor) * mmf_dtypes[tensor->dtype].size;
 }
 
-PyObject *mmf_array_new(mmf_state *state, mmf_tensor *tensor)
+static void free_memory(const mmf_device_memory *memory)
 {
-    char shape[MMF_SHAPE_TEXT];
-    void *memory = aligned_alloc(64, (byte_size(tensor) / 64 + 1) * 64);
-    if (!memory)
-        return mmf_raise(state,
-                         mmf_fail(MMF_NO_MEMORY, "no memory for the %zu bytes of a %s array %s",
-                                  byte_size(tensor), mmf_dtypes[tensor->dtype].name,
-                                  mmf_shape_text(tensor->ndim, tensor->shape, shape)));
+    if (memory->device.type == MMF_CPU)
+        free(memory->data);
+    else
+        mmf_device_free(memory);
+}
+
+PyObject *mmf_array_new(mmf_state *state, mmf_tensor *tensor, void *stream)
+{
+    mmf_device_memory memory = {.device = tensor->device};
+    if (on_host(tensor)) {
+        char shape[MMF_SHAPE_TEXT];
+        memory.data = aligned_alloc(64, (byte_size(tensor) / 64 + 1) * 64);
+        if (!memory.data)
+            return mmf_raise(state,
+                             mmf_fail(MMF_NO_MEMORY, "no memory for the %zu bytes of a %s array %s",
+                                      byte_size(tensor), mmf_dtypes[tensor->dtype].name,
+                                      mmf_shape_text(tensor->ndim, tensor->shape, shape)));
+    } else {
+        mmf_status status = mmf_device_alloc(tensor->device, byte_size(tensor), stream, &memory);
+        if (status)
+            return mmf_raise(state, status);
+    }
     allocfunc allocate = (allocfunc)PyType_GetSlot(state->array_type, Py_tp_alloc);
     array_object *self = (array_object *)allocate(state->array_type, 0);
     if (!self) {
-        free(memory);
+        free_memory(&memory);
         return NULL;
     }
-    tensor->data = memory;
+    tensor->data = memory.data;
     self->tensor = *tensor;
+    self->memory = memory;
     mmf_tensor_set_compact(&self->tensor);
     return (PyObject *)self;
 }
@@ -46,7 +75,7 @@ PyObject *mmf_array_new(mmf_state *state, mmf_tensor *tensor)
 static void array_dealloc(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
-    free(((array_object *)object)->tensor.data);
+    free_memory(mmf_array_memory(object));
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
@@ -156,7 +185,7 @@ static PyObject *export_capsule(PyObject *owner, bool versioned, uint64_t flags)
     memcpy(self->strides, tensor->strides, sizeof self->strides);
     const mmf_dtype_row *dtype = &mmf_dtypes[tensor->dtype];
     DLTensor view = {.data = tensor->data,
-                     .device = {MMF_DL_CPU, 0},
+                     .device = mmf_dl_device(tensor->device),
                      .ndim = tensor->ndim,
                      .dtype = {dtype->dl_code, dtype->dl_bits, 1},
                      .shape = self->shape,
@@ -187,17 +216,70 @@ static int wants_versioned(PyObject *max_version)
     return major == -1 && PyErr_Occurred() ? -1 : major >= 1;
 }
 
-/* Is dl_device None or (1, 0)? -1 with an exception. */
-static int check_dl_device(PyObject *dl_device)
+static PyObject *array_dlpack_device(PyObject *self, PyObject *unused)
+{
+    DLDevice device = mmf_dl_device(mmf_array_tensor(self)->device);
+    (void)unused;
+    return Py_BuildValue("(ii)", (int)device.device_type, (int)device.device_id);
+}
+
+/* Is dl_device None or where the Array is? -1 with an exception. */
+static int check_dl_device(PyObject *self, PyObject *dl_device)
 {
     if (!dl_device || dl_device == Py_None)
         return 0;
-    PyObject *host = Py_BuildValue("(ii)", MMF_DL_CPU, 0);
-    int same = host ? PyObject_RichCompareBool(dl_device, host, Py_EQ) : -1;
-    Py_XDECREF(host);
+    DLDevice device = mmf_dl_device(mmf_array_tensor(self)->device);
+    PyObject *own = array_dlpack_device(self, NULL);
+    int same = own ? PyObject_RichCompareBool(dl_device, own, Py_EQ) : -1;
+    char text[24];
+    Py_XDECREF(own);
     if (same == 0)
-        PyErr_SetString(PyExc_BufferError, "dl_device: this Array is on the CPU, (1, 0)");
+        PyErr_Format(PyExc_BufferError, "dl_device: this Array is on %s, (%d, %d)",
+                     on_host(mmf_array_tensor(self))
+                         ? "the CPU"
+                         : mmf_device_name(mmf_array_tensor(self)->device, text),
+                     (int)device.device_type, (int)device.device_id);
     return same == 1 ? 0 : -1;
+}
+
+/* The memory is to be used on the stream that a consumer named. */
+static int let_consumer_wait(mmf_state *state, PyObject *self, PyObject *object, void **stream)
+{
+    bool wait = false;
+    *stream = NULL;
+    if (on_host(mmf_array_tensor(self))) {
+        if (!object || object == Py_None)
+            return 0;
+        PyErr_SetString(PyExc_BufferError, "stream must be None on the CPU");
+        return -1;
+    }
+    mmf_status status =
+        mmf_stream_of_consumer(object, mmf_array_tensor(self)->device, stream, &wait);
+    if (!status && wait)
+        status = mmf_device_wait(mmf_array_memory(self), *stream);
+    if (status)
+        mmf_raise(state, status);
+    return status ? -1 : 0;
+}
+
+/* A copy, made on stream if it is a GPU's. */
+static PyObject *copy_array(mmf_state *state, PyObject *self, void *stream)
+{
+    mmf_tensor tensor = *mmf_array_tensor(self);
+    PyObject *copy = mmf_array_new(state, &tensor, stream);
+    if (!copy)
+        return NULL;
+    if (on_host(&tensor)) {
+        memcpy(tensor.data, mmf_array_tensor(self)->data, byte_size(&tensor));
+        return copy;
+    }
+    mmf_status status =
+        mmf_device_copy(mmf_array_memory(copy), mmf_array_memory(self), byte_size(&tensor), stream);
+    if (status) {
+        mmf_raise(state, status);
+        Py_CLEAR(copy);
+    }
+    return copy;
 }
 
 static PyObject *array_dlpack(PyObject *self, PyObject *const *arguments, Py_ssize_t count,
@@ -210,40 +292,28 @@ static PyObject *array_dlpack(PyObject *self, PyObject *const *arguments, Py_ssi
     PyObject *values[4];
     if (mmf_parse_arguments(state, &signature, arguments, count, keywords, values))
         return NULL;
-    if (values[0] && values[0] != Py_None) {
-        PyErr_SetString(PyExc_BufferError, "stream must be None on the CPU");
-        return NULL;
-    }
+    void *stream;
     int versioned = wants_versioned(values[1]);
-    if (versioned < 0 || check_dl_device(values[2]))
+    if (versioned < 0 || check_dl_device(self, values[2]))
         return NULL;
     if (values[3] && values[3] != Py_None && !PyBool_Check(values[3])) {
         PyErr_SetString(PyExc_TypeError, "copy must be None, True or False");
         return NULL;
     }
+    if (let_consumer_wait(state, self, values[0], &stream))
+        return NULL;
     if (values[3] != Py_True)
         return export_capsule(self, versioned, 0);
-    mmf_tensor tensor = *mmf_array_tensor(self);
-    PyObject *copy = mmf_array_new(state, &tensor);
-    if (!copy)
-        return NULL;
-    memcpy(tensor.data, mmf_array_tensor(self)->data, byte_size(&tensor));
-    PyObject *capsule = export_capsule(copy, versioned, MMF_DL_FLAG_IS_COPIED);
-    Py_DECREF(copy);
+    PyObject *copy = copy_array(state, self, stream);
+    PyObject *capsule = copy ? export_capsule(copy, versioned, MMF_DL_FLAG_IS_COPIED) : NULL;
+    Py_XDECREF(copy);
     return capsule;
-}
-
-static PyObject *array_dlpack_device(PyObject *self, PyObject *unused)
-{
-    (void)self;
-    (void)unused;
-    return Py_BuildValue("(ii)", MMF_DL_CPU, 0);
 }
 
 static PyGetSetDef array_getset[] = {
     {"shape", get_shape, NULL, "Tuple of int.", NULL},
     {"dtype", get_dtype, NULL, "Name of the dtype, such as \"bfloat16\".", NULL},
-    {"device", get_device, NULL, "Where the memory is: \"cpu\".", NULL},
+    {"device", get_device, NULL, "Where the memory is: \"cpu\", \"rocm:0\".", NULL},
     {0},
 };
 
@@ -253,7 +323,7 @@ static PyMethodDef array_methods[] = {
      "DLPack capsule "
      "that shares the memory."},
     {"__dlpack_device__", array_dlpack_device, METH_NOARGS,
-     "__dlpack_device__($self, /)\n--\n\n(device type, ordinal): (1, 0)."},
+     "__dlpack_device__($self, /)\n--\n\n(device type, ordinal): (1, 0) on the CPU."},
     {0},
 };
 

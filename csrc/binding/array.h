@@ -5,12 +5,15 @@
 
 #include "binding/state.h"
 
-/* A new C-contiguous host Array of tensor's shape and dtype, 64-byte aligned; sets tensor->data.
- * NULL with an exception. */
-PyObject *mmf_array_new(mmf_state *state, mmf_tensor *tensor);
+/* A new C-contiguous Array of tensor's shape, dtype and device, at least 64-byte aligned; sets
+ * tensor->data. On a GPU its memory is for work on stream. NULL with an exception. */
+PyObject *mmf_array_new(mmf_state *state, mmf_tensor *tensor, void *stream);
 
 /* The tensor of an Array, valid while it lives. */
 const mmf_tensor *mmf_array_tensor(PyObject *array);
+
+/* The memory of an Array on a GPU. */
+const mmf_device_memory *mmf_array_memory(PyObject *array);
 
 /* Tuple of a shape. */
 PyObject *mmf_shape_tuple(int ndim, const int64_t *shape);

@@ -3,6 +3,7 @@
 #include "binding/call.h"
 
 #include "binding/arguments.h"
+#include "binding/device.h"
 #include "binding/errors.h"
 #include "binding/output.h"
 #include "binding/packed.h"
@@ -151,12 +152,14 @@ static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf
         call->out = values[ARG_OUT];
         add_import(call, call->out, "out", &request->out);
     }
-    return mmf_import_tensors(state, call->import, call->imports);
+    return mmf_import_tensors(state, call->import, call->imports, &call->stream);
 }
 
-static mmf_status check_stream(PyObject *stream, mmf_device device)
+static mmf_status choose_device(mmf_state *state, mmf_call *call)
 {
-    if (!given(stream) || device.type != MMF_CPU)
+    if (call->request.a->device.type != MMF_CPU)
+        return mmf_device_prepare(state, call);
+    if (!call->stream.given)
         return MMF_OK;
     return mmf_fail(MMF_VALUE_ERROR, "stream must be None for operands on the CPU");
 }
@@ -171,13 +174,15 @@ mmf_status mmf_call_begin(mmf_state *state, const char *function, PyObject *cons
     call->out = NULL;
     if (mmf_parse_arguments(state, &signature, arguments, count, keywords, values))
         return MMF_PYTHON_ERROR;
+    call->stream = (mmf_stream){.given = given(values[ARG_STREAM]) ? values[ARG_STREAM] : NULL,
+                                .a = call->import};
     mmf_status status = parse_scalars(state, values, &call->request);
     if (!status)
         status = import_operands(state, values, call);
     if (!status)
-        status = check_stream(values[ARG_STREAM], call->request.a->device);
-    if (!status)
         status = mmf_problem_make(&call->request, &call->problem, &call->result);
+    if (!status)
+        status = choose_device(state, call);
     if (!status)
         mmf_problem_set_out(&call->problem, &call->request, &call->result);
     return status;
@@ -192,13 +197,15 @@ void mmf_call_end(mmf_call *call)
     }
 }
 
-/* Below this many operations the GIL costs more than it frees. */
+/* Below this many operations the GIL costs more than it frees; a launch may wait for a full queue.
+ */
 static const double gil_flops = 1e5;
 
 static mmf_status run(const mmf_plan *plan, const mmf_problem *problem)
 {
     mmf_status status;
-    if (mmf_plan_flops(problem) < gil_flops && mmf_plan_outputs(problem) < gil_flops / 64)
+    if (problem->device.type == MMF_CPU && mmf_plan_flops(problem) < gil_flops &&
+        mmf_plan_outputs(problem) < gil_flops / 64)
         return plan->row->run(problem, &plan->config);
     PyThreadState *thread = PyEval_SaveThread();
     status = plan->row->run(problem, &plan->config);
@@ -206,11 +213,20 @@ static mmf_status run(const mmf_plan *plan, const mmf_problem *problem)
     return status;
 }
 
-static mmf_status make_output(mmf_state *state, mmf_call *call, mmf_output *output)
+/* The last that may run Python before the kernel; on a GPU, finding the stream and telling the
+ * owners of memory of it has run some already. */
+static mmf_status prepare_output(mmf_state *state, mmf_call *call, mmf_output *output)
 {
-    mmf_status status = mmf_output_new(state, &call->import[0], &call->result, output);
-    return !status && output->ran_python ? mmf_import_recheck(state, call->import, call->imports)
-                                         : status;
+    bool on_gpu = call->problem.device.type != MMF_CPU;
+    mmf_status status = MMF_OK;
+    if (!call->out)
+        status =
+            mmf_output_new(state, &call->import[0], &call->result, call->stream.handle, output);
+    if (!status && on_gpu && !call->out)
+        status = mmf_device_prepare_result(state, call, output->object);
+    if (!status && (on_gpu || output->ran_python))
+        status = mmf_import_recheck(state, call->import, call->imports);
+    return status;
 }
 
 PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
@@ -224,11 +240,13 @@ PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssiz
     mmf_status status = mmf_call_begin(state, "matmul_fused", arguments, count, keywords, &call);
     if (!status)
         status = mmf_plan_choose(&call.problem, &plan);
-    if (!status && !call.out)
-        status = make_output(state, &call, &output);
+    if (!status)
+        status = prepare_output(state, &call, &output);
     if (!status) {
         call.problem.data[MMF_OUT] = call.result.data;
         status = run(&plan, &call.problem);
+        if (!status && call.problem.device.type != MMF_CPU)
+            status = mmf_device_finish(state, &call, output.object);
     }
     if (status) {
         mmf_raise(state, status);

@@ -3,7 +3,7 @@
 #ifndef MMF_CALL_H
 #define MMF_CALL_H
 
-#include "binding/import.h"
+#include "binding/stream.h"
 #include "problem/problem.h"
 
 /* A, B, B[1], bias, bias[1], C, multiply, preactivation, out */
@@ -15,6 +15,7 @@ typedef struct mmf_call {
     mmf_problem problem;
     mmf_tensor result; /* of mmf_problem_make(): out, or what is to be allocated */
     PyObject *out;     /* borrowed; NULL if not given */
+    mmf_stream stream; /* of a GPU */
     int imports;
     mmf_import import[MMF_CALL_IMPORTS]; /* the first one is A */
     mmf_tensor packed[2];

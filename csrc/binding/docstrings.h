@@ -32,7 +32,8 @@
     "out            an array of the result's shape, filled and returned itself; may be C, in place\n" \
     "out_dtype      a name, a NumPy, torch or JAX dtype; default: that of out, else of A\n" \
     "allow_tf32     let devices round float32 inputs to 11 bits; the CPU never does\n" \
-    "stream         for device arrays; None on the CPU\n" \
+    "stream         for GPU arrays: a handle (int) or an object with __cuda_stream__; None: the current stream of A's\n" \
+    "               library (torch, CuPy), else the default stream. The call returns before the GPU is done. CPU: None\n" \
     "\n" \
     "Raises TypeError (no array, a dtype), ValueError (shapes, strides, overlap, an unknown name, an operand that\n" \
     "requires grad: none is recorded), BufferError (a DLPack producer broke the protocol), NotImplementedError (no\n" \
@@ -72,6 +73,14 @@
 #define MMF_DOC_INFO \
     "info($module, /)\n--\n\n" \
     "The facts of matmul_fused.info as a dict."
+
+#define MMF_DOC_GPUS \
+    "gpus($module, /)\n--\n\n" \
+    "Facts about GPUs as a dict; opens their drivers."
+
+#define MMF_DOC_DEVICE_OBJECTS \
+    "device_objects($module, /)\n--\n\n" \
+    "The device code of this build: (architecture, kernel, bytes) of every object."
 
 #define MMF_DOC_FORCE_KERNEL \
     "force_kernel($module, name, /)\n--\n\n" \

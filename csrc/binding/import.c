@@ -175,7 +175,7 @@ static bool is_borrowed(const mmf_import *import)
 }
 
 /* All that may run Python. Fills the tensor unless it is borrowed. */
-static mmf_status import_owned(mmf_state *state, mmf_import *import)
+static mmf_status import_owned(mmf_state *state, mmf_import *import, struct mmf_stream *stream)
 {
     mmf_type_facts facts;
     mmf_status status = mmf_find_type(state, import->object, import->name, &facts);
@@ -197,7 +197,7 @@ static mmf_status import_owned(mmf_state *state, mmf_import *import)
         return mmf_fail(MMF_TYPE_ERROR, "%s is a PackedMatrix; only B can be prepacked",
                         import->name);
     default:
-        return mmf_import_capsule(state, import);
+        return mmf_import_capsule(state, import, stream);
     }
 }
 
@@ -206,6 +206,15 @@ static mmf_status view_borrowed(mmf_state *state, mmf_import *import, bool *aske
     return import->kind == MMF_KIND_NUMPY
                ? mmf_numpy_import(state, import->object, import->name, &import->tensor)
                : mmf_view_exchange(state, import, asked);
+}
+
+mmf_status mmf_import_device(mmf_state *state, const mmf_import *import, mmf_device *device)
+{
+    mmf_import view = *import;
+    mmf_status status = is_borrowed(import) ? view_borrowed(state, &view, NULL) : MMF_OK;
+    if (!status)
+        *device = view.tensor.device;
+    return status;
 }
 
 mmf_status mmf_import_recheck(mmf_state *state, const mmf_import *imports, int count)
@@ -229,7 +238,8 @@ mmf_status mmf_import_recheck(mmf_state *state, const mmf_import *imports, int c
     return MMF_OK;
 }
 
-mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count)
+mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count,
+                              struct mmf_stream *stream)
 {
     mmf_status status = MMF_OK;
     bool asked = false;
@@ -247,7 +257,7 @@ mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count)
         if (mmf_numpy_check_exact(imports[i].object))
             imports[i].kind = MMF_KIND_NUMPY;
         else
-            status = import_owned(state, &imports[i]);
+            status = import_owned(state, &imports[i], stream);
     }
     for (int i = 0; !status && i < count; i++)
         if (is_borrowed(&imports[i]))

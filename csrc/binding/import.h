@@ -9,6 +9,8 @@
 #include "problem/status.h"
 #include "problem/tensor.h"
 
+struct mmf_stream;
+
 /* An imported operand. The Python object (held by the caller) or the DLPack capsule keeps the
  * memory alive. */
 typedef struct mmf_import {
@@ -32,8 +34,13 @@ static inline void mmf_import_init(mmf_import *import, PyObject *object, const c
 
 /* Import all. TypeError: no array, or a dtype or kind of array that has no meaning here;
  * BufferError: the producer broke DLPack's protocol; ValueError: a view that must be copied or
- * resolved first. After a failure too, each import is to be released. */
-mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count);
+ * resolved first. After a failure too, each import is to be released. stream: of the call, or NULL:
+ * producers of GPU memory are not waited for. */
+mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count,
+                              struct mmf_stream *stream);
+
+/* Where an operand lies whose turn has come already; its memory may not have been viewed yet. */
+mmf_status mmf_import_device(mmf_state *state, const mmf_import *import, mmf_device *device);
 
 /* Python may have run since mmf_import_tensors(): BufferError if memory moved meanwhile. */
 mmf_status mmf_import_recheck(mmf_state *state, const mmf_import *imports, int count);
@@ -51,7 +58,7 @@ mmf_status mmf_check_torch_grad(mmf_state *state, const mmf_import *import); /* 
 /* Unless asked is NULL, torch tensors are checked for a negative bit; *asked becomes true if torch
  * had to be asked for it, which may have run Python. */
 mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import, bool *asked);
-mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import);
+mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import, struct mmf_stream *stream);
 
 /* Check a DLTensor and take its facts over. */
 mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *tensor);

@@ -1,6 +1,6 @@
 /* Import through __dlpack__: capsule, version, ownership. Path of a call: asked by import.c. */
 #include "binding/errors.h"
-#include "binding/import.h"
+#include "binding/stream.h"
 
 static mmf_status call_failed(mmf_state *state, const char *name, const char *method)
 {
@@ -38,22 +38,22 @@ static mmf_status ask_device(mmf_state *state, PyObject *object, const char *nam
                     name);
 }
 
-/* __dlpack__(max_version=(1, 3)); a producer that knows no max_version raises TypeError and is
- * called bare. Memory that is not the host's is asked for without synchronisation (stream=-1). */
-static PyObject *ask_capsule(mmf_state *state, PyObject *object, bool host)
+/* __dlpack__(max_version=(1, 3)), for memory of a GPU with stream=; a producer that knows no
+ * max_version raises TypeError and is called without. Steals stream, NULL on the host. */
+static PyObject *ask_capsule(mmf_state *state, PyObject *object, PyObject *stream)
 {
     PyObject *method = PyObject_GetAttr(object, state->names[MMF_NAME_DLPACK]);
     PyObject *none = method ? PyTuple_New(0) : NULL;
-    PyObject *keywords = none ? PyDict_New() : NULL;
-    PyObject *stream = keywords ? PyLong_FromLong(-1) : NULL, *capsule = NULL;
-    if (stream &&
-        !PyDict_SetItem(keywords, state->names[MMF_NAME_MAX_VERSION], state->max_version) &&
-        (host || !PyDict_SetItem(keywords, state->names[MMF_NAME_STREAM], stream)))
+    PyObject *keywords = none ? PyDict_New() : NULL, *capsule = NULL;
+    bool ready =
+        keywords && (!stream || !PyDict_SetItem(keywords, state->names[MMF_NAME_STREAM], stream));
+    if (ready && !PyDict_SetItem(keywords, state->names[MMF_NAME_MAX_VERSION], state->max_version))
         capsule = PyObject_Call(method, none, keywords);
-    if (!capsule && stream && PyErr_ExceptionMatches(PyExc_TypeError)) {
-        PyErr_Clear(); /* lint: a producer older than max_version; the bare call tells its own error
-                        */
-        capsule = PyObject_Call(method, none, NULL);
+    if (!capsule && ready && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear(); /* lint: a producer older than max_version; the second call tells its own
+                          error */
+        if (!PyDict_DelItem(keywords, state->names[MMF_NAME_MAX_VERSION]))
+            capsule = PyObject_Call(method, none, keywords);
     }
     Py_XDECREF(stream);
     Py_XDECREF(keywords);
@@ -100,7 +100,7 @@ static mmf_status take_tensor(PyObject *capsule, const char *name, mmf_import *i
                     name, given ? given : "");
 }
 
-mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import)
+mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import, mmf_stream *stream)
 {
     const char *name = import->name;
     DLDevice device = {0};
@@ -110,7 +110,10 @@ mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import)
         return status;
     bool host = device.device_type == MMF_DL_CPU || device.device_type == MMF_DL_CUDA_HOST ||
                 device.device_type == MMF_DL_ROCM_HOST;
-    PyObject *capsule = ask_capsule(state, import->object, host);
+    PyObject *argument = NULL;
+    if (!host && !(argument = mmf_stream_argument(state, stream, import, device)))
+        return MMF_PYTHON_ERROR;
+    PyObject *capsule = ask_capsule(state, import->object, argument);
     if (!capsule)
         return call_failed(state, name, "__dlpack__");
     status = take_tensor(capsule, name, import, &view);

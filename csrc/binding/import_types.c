@@ -188,7 +188,10 @@ static mmf_status classify(mmf_state *state, PyObject *object, const char *name,
         facts->kind = torch ? MMF_KIND_TORCH : MMF_KIND_EXCHANGE;
         return MMF_OK;
     }
-    facts->kind = jax ? MMF_KIND_JAX : MMF_KIND_DLPACK;
+    int cupy = jax ? 0 : is_subclass_of(type, "cupy", "ndarray");
+    if (cupy < 0)
+        return MMF_PYTHON_ERROR;
+    facts->kind = jax ? MMF_KIND_JAX : cupy ? MMF_KIND_CUPY : MMF_KIND_DLPACK;
     PyObject *method = type_attribute(type, state->names[MMF_NAME_DLPACK]);
     if (!method)
         return PyErr_Occurred() ? MMF_PYTHON_ERROR : refuse_type(object, name);

@@ -3,6 +3,7 @@
 #include "binding/array.h"
 #include "binding/call.h"
 #include "binding/docstrings.h"
+#include "binding/gpus.h"
 #include "binding/numpy.h"
 #include "binding/packed.h"
 #include "binding/report.h"
@@ -16,6 +17,8 @@ static PyMethodDef methods[] = {
     {"prepack", FAST(mmf_prepack_call), METH_FASTCALL | METH_KEYWORDS, MMF_DOC_PREPACK},
     {"explain", FAST(mmf_explain), METH_FASTCALL | METH_KEYWORDS, MMF_DOC_EXPLAIN},
     {"info", mmf_info, METH_NOARGS, MMF_DOC_INFO},
+    {"gpus", mmf_gpus, METH_NOARGS, MMF_DOC_GPUS},
+    {"device_objects", mmf_device_objects_call, METH_NOARGS, MMF_DOC_DEVICE_OBJECTS},
     {"set_num_threads", mmf_set_num_threads, METH_O, MMF_DOC_SET_NUM_THREADS},
     {"get_num_threads", mmf_get_num_threads, METH_NOARGS, MMF_DOC_GET_NUM_THREADS},
     {"force_kernel", mmf_force_kernel, METH_O, MMF_DOC_FORCE_KERNEL},

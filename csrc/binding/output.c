@@ -3,6 +3,7 @@
 #include "binding/output.h"
 
 #include "binding/array.h"
+#include "binding/device.h"
 #include "binding/errors.h"
 #include "binding/numpy.h"
 #include "binding/scalars.h"
@@ -66,7 +67,7 @@ static mmf_status new_exchange(mmf_state *state, const mmf_import *a, mmf_tensor
                                mmf_output *output)
 {
     const mmf_dtype_row *dtype = &mmf_dtypes[tensor->dtype];
-    DLTensor prototype = {.device = {MMF_DL_CPU, 0},
+    DLTensor prototype = {.device = mmf_dl_device(tensor->device),
                           .ndim = tensor->ndim,
                           .dtype = {dtype->dl_code, dtype->dl_bits, 1},
                           .shape = tensor->shape,
@@ -118,24 +119,6 @@ static mmf_status check_jax_keeps(mmf_state *state, const mmf_tensor *tensor)
     return status;
 }
 
-mmf_status mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
-                          mmf_output *output)
-{
-    if (a->kind == MMF_KIND_TORCH)
-        return new_torch(tensor, output);
-    if (a->kind == MMF_KIND_EXCHANGE)
-        return new_exchange(state, a, tensor, output);
-    if (a->kind == MMF_KIND_JAX) {
-        output->ran_python = true;
-        mmf_status status = check_jax_keeps(state, tensor);
-        if (status)
-            return status;
-    }
-    output->object =
-        a->kind == MMF_KIND_NUMPY ? mmf_numpy_new(state, tensor) : mmf_array_new(state, tensor);
-    return output->object ? MMF_OK : MMF_PYTHON_ERROR;
-}
-
 void mmf_output_drop(mmf_output *output)
 {
     PyObject *type, *value, *traceback;
@@ -151,12 +134,56 @@ void mmf_output_drop(mmf_output *output)
 static PyObject *exchange_object(mmf_state *state, const mmf_import *a, mmf_output *output)
 {
     void *object = NULL;
-    if (a->api->managed_tensor_to_py_object_no_sync(output->managed, &object) == 0)
+    if (a->api->managed_tensor_to_py_object_no_sync(output->managed, &object) == 0) {
+        output->managed = NULL;
         return object;
+    }
     mmf_raise_from(state,
                    mmf_fail(MMF_BUFFER_ERROR, "A's library made no object of the result's memory"));
     mmf_output_drop(output);
     return NULL;
+}
+
+/* torch is told of the stream before the launch, which takes the object. */
+static mmf_status new_gpu_exchange(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
+                                   mmf_output *output)
+{
+    mmf_status status = new_exchange(state, a, tensor, output);
+    if (status)
+        return status;
+    output->object = exchange_object(state, a, output);
+    return output->object ? MMF_OK : MMF_PYTHON_ERROR;
+}
+
+mmf_status mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor, void *stream,
+                          mmf_output *output)
+{
+    mmf_status status = MMF_OK;
+    bool on_gpu = tensor->device.type != MMF_CPU;
+    switch (a->kind) {
+    case MMF_KIND_NUMPY:
+        output->object = mmf_numpy_new(state, tensor);
+        break;
+    case MMF_KIND_TORCH:
+        return on_gpu ? new_gpu_exchange(state, a, tensor, output) : new_torch(tensor, output);
+    case MMF_KIND_EXCHANGE:
+        return on_gpu ? new_gpu_exchange(state, a, tensor, output)
+                      : new_exchange(state, a, tensor, output);
+    case MMF_KIND_CUPY:
+        output->ran_python = true;
+        output->object = mmf_cupy_new(tensor);
+        break;
+    case MMF_KIND_JAX:
+        output->ran_python = true;
+        status = check_jax_keeps(state, tensor);
+        if (status)
+            return status;
+        output->object = mmf_array_new(state, tensor, stream);
+        break;
+    default:
+        output->object = mmf_array_new(state, tensor, stream);
+    }
+    return output->object ? MMF_OK : MMF_PYTHON_ERROR;
 }
 
 static PyObject *jax_object(PyObject *object)

@@ -11,8 +11,9 @@ typedef struct mmf_output {
     bool ran_python;                   /* A's library was asked: imports are to be rechecked */
 } mmf_output;
 
-/* New memory for tensor (all but data is set), as A's library will want it; sets data. */
-mmf_status mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
+/* New memory for tensor (all but data is set), as A's library will want it, on a GPU for work on
+ * stream; sets data. */
+mmf_status mmf_output_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor, void *stream,
                           mmf_output *output);
 
 /* What is returned for that memory: a NumPy array, a torch tensor, ... as A is. Takes the memory

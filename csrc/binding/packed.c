@@ -182,7 +182,7 @@ static PyObject *pack_objects(mmf_state *state, PyObject *b, mmf_gate_layout gat
     for (int i = 0; !status && i < count; i++)
         status = check_unpacked(state, &imports[i]);
     if (!status)
-        status = mmf_import_tensors(state, imports, count);
+        status = mmf_import_tensors(state, imports, count, NULL);
     if (status)
         mmf_raise(state, status);
     else if (pair)
@@ -235,7 +235,7 @@ static PyObject *packed_unpack(PyObject *object, PyObject *unused)
     mmf_packed *self = (mmf_packed *)object;
     mmf_tensor tensor = self->weight;
     (void)unused;
-    PyObject *array = mmf_array_new(mmf_state_of_type(Py_TYPE(object)), &tensor);
+    PyObject *array = mmf_array_new(mmf_state_of_type(Py_TYPE(object)), &tensor, NULL);
     if (array)
         unpack_into(self, tensor.data);
     return array;

@@ -67,11 +67,13 @@ PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t c
     return result;
 }
 
-static PyObject *kernel_names(void)
+static PyObject *kernel_names(bool gpu)
 {
     PyObject *list = PyList_New(0);
     const mmf_kernel_row *row;
     for (int i = 0; list && (row = mmf_kernel_list(i)); i++) {
+        if (mmf_kernel_list_is_gpu(i) != gpu)
+            continue;
         PyObject *name = PyUnicode_FromString(row->name);
         if (!name || PyList_Append(list, name))
             Py_CLEAR(list);
@@ -117,17 +119,19 @@ static PyObject *complaints(void)
 
 PyObject *mmf_info(PyObject *module, PyObject *unused)
 {
-    PyObject *kernels = kernel_names(), *variables = kernels ? environment() : NULL, *result = NULL;
+    PyObject *kernels = kernel_names(false), *gpu_kernels = kernels ? kernel_names(true) : NULL;
+    PyObject *variables = gpu_kernels ? environment() : NULL, *result = NULL;
     PyObject *ignored = variables ? complaints() : NULL;
     (void)module;
     (void)unused;
     if (ignored)
-        result =
-            Py_BuildValue("{sssOsssisOsO}", "version", MMF_VERSION, "kernels", kernels,
-                          "cpu_features", mmf_host_features(), "threads", mmf_host_get_threads(),
-                          "environment", variables, "ignored", ignored);
+        result = Py_BuildValue("{sssOsOsssisOsO}", "version", MMF_VERSION, "kernels", kernels,
+                               "gpu_kernels", gpu_kernels, "cpu_features", mmf_host_features(),
+                               "threads", mmf_host_get_threads(), "environment", variables,
+                               "ignored", ignored);
     Py_XDECREF(ignored);
     Py_XDECREF(variables);
+    Py_XDECREF(gpu_kernels);
     Py_XDECREF(kernels);
     return result;
 }

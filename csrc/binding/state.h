@@ -35,6 +35,7 @@
     X(COPY, "copy")                                                                                \
     X(DLPACK, "__dlpack__")                                                                        \
     X(DLPACK_DEVICE, "__dlpack_device__")                                                          \
+    X(CUDA_STREAM, "__cuda_stream__")                                                              \
     X(EXCHANGE_API, "__dlpack_c_exchange_api__")                                                   \
     X(TORCH_DISPATCH, "__torch_dispatch__")
 
@@ -50,6 +51,7 @@ typedef enum mmf_kind {
     MMF_KIND_NUMPY,
     MMF_KIND_TORCH,    /* exchange API, and torch's own checks */
     MMF_KIND_EXCHANGE, /* exchange API of another library */
+    MMF_KIND_CUPY,     /* __dlpack__; results are made by CuPy */
     MMF_KIND_JAX,      /* __dlpack__; results become jax arrays */
     MMF_KIND_DLPACK,   /* __dlpack__; results are mf.Array */
     MMF_KIND_ARRAY,    /* mf.Array */

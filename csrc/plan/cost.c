@@ -2,8 +2,16 @@
  * Path of a call: off it; explain. */
 #include "plan/plan.h"
 
-/* A thread's share of the memory's bandwidth, all threads' limit, and the fixed cost of a call. */
-static const double bytes_per_second = 15e9, bytes_per_second_limit = 100e9, call_seconds = 0.2e-6;
+#include "plan/backends.h"
+
+/* What a kind of device brings besides its kernels' figures. A GPU's are those of a data centre
+ * part, assumed, not measured. */
+typedef struct device_cost {
+    double call_seconds;                             /* fixed cost of a call */
+    double bytes_per_second, bytes_per_second_limit; /* of a unit's share, of all units */
+} device_cost;
+
+static const device_cost host = {0.2e-6, 15e9, 100e9}, gpu = {5e-6, 20e9, 4000e9};
 
 double mmf_plan_outputs(const mmf_problem *p)
 {
@@ -42,12 +50,15 @@ double mmf_plan_seconds(const mmf_problem *p, const mmf_plan *plan)
         bool is_b = i == MMF_B || i == MMF_B_UP;
         bytes += operand_bytes(p, (mmf_operand)i, is_b ? p->k : p->m, i == MMF_A ? p->k : p->n);
     }
-    double threads = plan->config.threads;
+    bool on_host = p->device.type == MMF_CPU;
+    const device_cost *device = on_host ? &host : &gpu;
+    double units = on_host ? plan->config.threads : mmf_device_units(p->device);
     double gflops =
         mmf_problem_accumulator(p) == MMF_FLOAT64 ? row->gflops_double : row->gflops_float;
-    double bandwidth = bytes_per_second * threads;
-    double compute = mmf_plan_flops(p) / (gflops * 1e9 * threads);
+    double bandwidth = device->bytes_per_second * units;
+    double compute = mmf_plan_flops(p) / (gflops * 1e9 * units);
     double memory =
-        bytes / (bandwidth < bytes_per_second_limit ? bandwidth : bytes_per_second_limit);
-    return call_seconds + (compute > memory ? compute : memory);
+        bytes /
+        (bandwidth < device->bytes_per_second_limit ? bandwidth : device->bytes_per_second_limit);
+    return device->call_seconds + (compute > memory ? compute : memory);
 }

@@ -3,6 +3,7 @@
 #include "plan/plan.h"
 
 #include "cpu/rows.h"
+#include "gpu/rows.h"
 #include "problem/environment.h"
 
 #include <stdio.h>
@@ -12,11 +13,10 @@ static const mmf_kernel_row *const rows[] = {
 #if defined(__x86_64__)
     &mmf_cpu_blocked_avx2,
 #endif
-    &mmf_cpu_blocked,
-    &mmf_cpu_reference,
+    &mmf_cpu_blocked,      &mmf_cpu_reference, &mmf_gpu_mfma, &mmf_gpu_simt,
 };
 
-enum { ROWS = sizeof rows / sizeof *rows };
+enum { ROWS = sizeof rows / sizeof *rows, GPU_ROWS = 2 }; /* those of GPUs are the last */
 
 static MMF_THREAD_LOCAL const mmf_kernel_row *forced;
 static const mmf_kernel_row *only; /* of MATMUL_FUSED_KERNEL; set once, at import */
@@ -24,6 +24,11 @@ static const mmf_kernel_row *only; /* of MATMUL_FUSED_KERNEL; set once, at impor
 const mmf_kernel_row *mmf_kernel_list(int index)
 {
     return index < ROWS ? rows[index] : NULL;
+}
+
+bool mmf_kernel_list_is_gpu(int index)
+{
+    return index >= ROWS - GPU_ROWS;
 }
 
 static const mmf_kernel_row *find(const char *name)
@@ -114,17 +119,41 @@ bool mmf_plan_accepts(const mmf_kernel_row *row, const mmf_problem *problem, cha
     return row->supports(problem, reason);
 }
 
+/* Rows of the other kind of device would refuse, but not for nothing: they are passed over. */
+static void range_of(const mmf_problem *problem, int *first, int *end)
+{
+    bool gpu = problem->device.type != MMF_CPU;
+    *first = gpu ? ROWS - GPU_ROWS : 0;
+    *end = gpu ? ROWS : ROWS - GPU_ROWS;
+}
+
+/* The refusal of a problem, with the reason of every row that may have been meant. */
+__attribute__((cold)) static mmf_status refuse(const mmf_problem *problem)
+{
+    char reasons[ROWS * (MMF_REASON_TEXT + 32)] = "", *text = reasons;
+    int first, end;
+    range_of(problem, &first, &end);
+    for (int i = 0; i < ROWS; i++) {
+        char reason[MMF_REASON_TEXT] = "";
+        if ((i < first || i >= end) && rows[i] != forced)
+            continue;
+        mmf_plan_accepts(rows[i], problem, reason);
+        text += sprintf(text, "%s%s: %s", *reasons ? "; " : "", rows[i]->name, reason);
+    }
+    return mmf_fail(MMF_NOT_IMPLEMENTED, "no kernel takes this call (%s)", reasons);
+}
+
 mmf_status mmf_plan_choose(const mmf_problem *problem, mmf_plan *plan)
 {
-    char reasons[ROWS * (MMF_REASON_TEXT + 32)], *end = reasons;
-    for (int i = 0; i < ROWS; i++) {
+    int first, end;
+    range_of(problem, &first, &end);
+    for (int i = first; i < end; i++) {
         char reason[MMF_REASON_TEXT];
         if (mmf_plan_accepts(rows[i], problem, reason)) {
             plan->row = rows[i];
             rows[i]->configure(problem, &plan->config);
             return MMF_OK;
         }
-        end += sprintf(end, "%s%s: %s", i ? "; " : "", rows[i]->name, reason);
     }
-    return mmf_fail(MMF_NOT_IMPLEMENTED, "no kernel takes this call (%s)", reasons);
+    return refuse(problem);
 }

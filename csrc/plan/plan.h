@@ -15,6 +15,9 @@ void mmf_plan_read_environment(void);
 /* The ordered list, best first; NULL past the end. */
 const mmf_kernel_row *mmf_kernel_list(int index);
 
+/* Is row number index one of GPUs? */
+bool mmf_kernel_list_is_gpu(int index);
+
 /* True if the row takes the problem; else false and the reason: its own, or that it is disabled or
  * not the forced one. */
 bool mmf_plan_accepts(const mmf_kernel_row *row, const mmf_problem *problem, char *reason);

@@ -13,6 +13,10 @@ const mmf_variable_row mmf_variables[MMF_ENV_COUNT] = {
     [MMF_ENV_KERNEL] = {"MATMUL_FUSED_KERNEL",
                         "the only kernel that may run (a name from explain)"},
     [MMF_ENV_DISABLE] = {"MATMUL_FUSED_DISABLE", "kernels that may not run, separated by commas"},
+    [MMF_ENV_HIP_LIBRARY] = {"MATMUL_FUSED_HIP_LIBRARY",
+                             "the libamdhip64 to use, instead of the one that is found"},
+    [MMF_ENV_CUDA_LIBRARY] = {"MATMUL_FUSED_CUDA_LIBRARY",
+                              "the libcuda to use, instead of the one that is found"},
     [MMF_ENV_LOG] = {"MATMUL_FUSED_LOG",
                      "level of the logger \"matmul_fused\", written to stderr: debug, info, ..."},
 };

@@ -7,6 +7,8 @@ typedef enum mmf_variable {
     MMF_ENV_NUM_THREADS,
     MMF_ENV_KERNEL,
     MMF_ENV_DISABLE,
+    MMF_ENV_HIP_LIBRARY,
+    MMF_ENV_CUDA_LIBRARY,
     MMF_ENV_LOG,
     MMF_ENV_COUNT
 } mmf_variable;

@@ -24,8 +24,8 @@ typedef struct mmf_kernel_row {
      * pays. Either writes all of out and returns MMF_OK, or writes nothing and returns an error. */
     mmf_status (*run)(const mmf_problem *problem, const mmf_config *config);
     bool rows_independent_of_m; /* a row of the result has the same bits whatever M is */
-    /* For the cost model: what one thread sustains at 2.5 to 3.5 GHz, 1e9 operations a second, by
-     * the type of the sums. */
+    /* For the cost model: what one thread (at 2.5 to 3.5 GHz) or one compute unit sustains, 1e9
+     * operations a second, by the type of the sums. */
     double gflops_float, gflops_double;
 } mmf_kernel_row;
 

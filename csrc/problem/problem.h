@@ -56,6 +56,7 @@ typedef struct mmf_problem {
     mmf_strides strides[MMF_OPERANDS];
     double alpha, beta, parameters[2];
     void *data[MMF_OPERANDS]; /* NULL where absent */
+    void *stream;             /* of a GPU, NULL: its default one; unspecified on the CPU */
 } mmf_problem;
 
 /* The arguments of a call after import. Absent tensors are NULL. */

@@ -63,6 +63,13 @@ typedef enum mmf_readonly {
     MMF_UNVERSIONED, /* a DLPack capsule that cannot say */
 } mmf_readonly;
 
+/* Memory on a GPU that this library allocated. */
+typedef struct mmf_device_memory {
+    mmf_device device;
+    void *data;  /* NULL: of size 0 */
+    void *ready; /* event of the driver: the last use of the memory that is known */
+} mmf_device_memory;
+
 typedef struct mmf_tensor {
     void *data; /* address of element [0, ..., 0]; may be NULL if the tensor is empty */
     mmf_dtype dtype;

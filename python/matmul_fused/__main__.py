@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from . import info
+from . import _core, info
 from .console import progress, show
 
 _SHOWN_FAILURES = 10
@@ -20,13 +20,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m matmul_fused", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    commands.add_parser("info", help="back ends, kernels, libraries found, environment")
+    state = commands.add_parser("info", help="back ends, devices, kernels, libraries found, environment")
+    state.add_argument(
+        "--objects", metavar="DIR", type=Path, help="also write the device code of this build to DIR/<architecture>/"
+    )
 
     check = commands.add_parser(
         "check", help="compare every kernel with the float64 reference; exit code 1 on a failure"
     )
     check.add_argument(
-        "--device", default="cpu", choices=["cpu"], help="the device to check (only cpu in this version)"
+        "--device", default="cpu", help="the device to check: cpu, or a GPU as info names it: rocm, rocm:1, cuda"
     )
     check.add_argument("--kernel", help="check this kernel only, e.g. one that info lists")
     check.add_argument("--quick", action="store_true", help="every value of every feature once, instead of every pair")
@@ -44,24 +47,39 @@ def _write_json(path: Path | None, content: dict[str, Any]) -> None:
     if path:
         facts = info()
         about = {"version": facts.version, "cpu_features": facts.cpu_features, "threads": facts.threads}
+        about |= {"backends": facts.backends, "devices": facts.devices, "device_code": facts.device_code}
         path.write_text(json.dumps({**about, **content}, indent=1) + "\n")
 
 
-def _check(options: argparse.Namespace) -> int:
-    from .testing import TOPICS, covering_sample, repeat, run_case
+def _write_objects(folder: Path) -> None:
+    """The device code of this build as plain files: DIR/gfx942/gemm_simt_f32.co, DIR/sm_90a/gemm_simt_f32.ptx."""
+    for arch, kernel, code in _core.device_objects():
+        machine_code = code.startswith(b"\x7fELF")
+        ending = "ptx" if not machine_code else "co" if arch.startswith("gfx") else "cubin"
+        path = folder / arch / f"{kernel}.{ending}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(code if machine_code else code.rstrip(b"\0"))
 
-    kernels = list(info().kernels)
+
+def _check(options: argparse.Namespace) -> int:
+    from .testing import TOPICS, DeviceTransfer, covering_sample, repeat, run_case
+
+    on_gpu = options.device != "cpu"
+    kernels = list(info().gpu_kernels if on_gpu else info().kernels)
+    transfer = DeviceTransfer(options.device) if on_gpu else None
     if options.kernel:
         if options.kernel not in kernels:
             raise ValueError(f"unknown kernel {options.kernel!r}; this build has {', '.join(kernels)}")
         kernels = [options.kernel]
     cases = covering_sample(options.seed, strength=1 if options.quick else 2)
+    if on_gpu:
+        cases = [case for case in cases if not case.prepack]  # of the CPU only
     counts: dict[str, Counter[str]] = {topic: Counter() for topic in (*TOPICS, "all")}
     failures = []
     start = time.perf_counter()
     for kernel, case in progress([(kernel, case) for kernel in kernels for case in cases], "check"):
         try:
-            run_case(case, options.seed, kernel)
+            run_case(case, options.seed, kernel, transfer)
             outcome = "passed"
         except NotImplementedError:
             outcome = "refused"
@@ -104,10 +122,12 @@ def _bench(options: argparse.Namespace) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    if options.command == "info":
-        print(info())
-        return 0
     try:
+        if options.command == "info":
+            print(info())
+            if options.objects:
+                _write_objects(options.objects)
+            return 0
         for path in filter(None, (options.json, getattr(options, "plot", None))):
             path.touch()  # a path that cannot be written is told before the work
         return _check(options) if options.command == "check" else _bench(options)

@@ -68,8 +68,14 @@ class Info:
     version: str
     backends: tuple[tuple[str, str], ...]
     """(back end, "on" or why it is off)."""
+    devices: tuple[tuple[str, str], ...]
+    """(GPU such as "rocm:0", what it is and which code runs on it)."""
+    device_code: str
+    """The GPU architectures that this build has code for, or why there are none."""
     kernels: tuple[str, ...]
-    """Every kernel of this build, best first."""
+    """Every CPU kernel of this build, best first."""
+    gpu_kernels: tuple[str, ...]
+    """Every GPU kernel of this build, best first."""
     cpu_features: str
     """Instruction sets found that kernels use."""
     threads: int
@@ -91,9 +97,12 @@ class Info:
         rows = [
             ("Python", f"{platform.python_version()}, {platform.platform()}"),
             *self.backends,
+            *self.devices,
+            ("GPU code", self.device_code),
             ("CPU features", self.cpu_features or "none that a kernel uses"),
             ("threads", str(self.threads)),
             ("kernels", ", ".join(self.kernels)),
+            ("GPU kernels", ", ".join(self.gpu_kernels)),
             *(
                 (name, f"{version} in {where}" if version else "not installed")
                 for name, version, where in self.libraries
@@ -142,12 +151,15 @@ def ignored(facts: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def info() -> Info:
-    """The back ends, kernels, libraries and environment variables as matmul_fused sees them."""
-    facts = _core.info()
+    """Back ends, devices, kernels, libraries and environment variables as matmul_fused sees them. Opens GPU drivers."""
+    facts, gpus = _core.info(), _core.gpus()
     return Info(
         version=facts["version"],
-        backends=(("CPU", "on"), ("AMD and NVIDIA GPUs", "not in this version")),
+        backends=(("CPU", "on"), *gpus["backends"]),
+        devices=tuple(gpus["devices"]),
+        device_code=gpus["code"],
         kernels=tuple(facts["kernels"]),
+        gpu_kernels=tuple(facts["gpu_kernels"]),
         cpu_features=facts["cpu_features"],
         threads=facts["threads"],
         libraries=tuple(map(_installed, ("numpy", "torch", "jax", "ml_dtypes"))),

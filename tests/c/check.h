@@ -50,6 +50,7 @@ void test_accuracy(void);
 void test_convert(void);
 void test_panels(void);
 void test_activations(void);
+void test_device_activations(void);
 void test_pool(void);
 void time_rows(void);
 

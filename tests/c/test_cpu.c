@@ -229,6 +229,7 @@ int main(int count, char **arguments)
     test_convert();
     test_panels();
     test_activations();
+    test_device_activations();
     test_rows(count > 1 ? atoi(arguments[1]) : 3000);
     test_accuracy();
     test_pool();

@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (without it a bfloat16 result of NumPy operands is refused)
 import numpy as np
 
 import matmul_fused as mf

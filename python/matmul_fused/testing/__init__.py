@@ -16,6 +16,7 @@ from typing import Any
 
 _HOMES = {
     "cases": ("Case", "FEATURES", "TOPICS", "all_cases", "covering_sample", "space"),
+    "devices": ("DeviceTransfer",),
     "inputs": ("Inputs", "Operand", "embed", "make_inputs", "result_shape"),
     "reference": ("Expected", "Figures", "assert_close", "bound", "compare", "expect"),
     "run": ("Outcome", "Transfer", "check", "expected_results", "repeat", "run_case"),

@@ -30,7 +30,7 @@ class Transfer(Protocol):
         """An array with the operand's values, shape and, where the library has them, strides."""
 
     def fetch(self, operand: Operand, array: Any) -> None:
-        """Copy the memory behind an output that send() gave back into operand.buffer, guards too."""
+        """Copy the memory behind what send() gave back into operand.buffer, guards too."""
 
     def to_numpy(self, array: Any) -> Array:
         """A result as a NumPy array."""
@@ -197,9 +197,8 @@ def run_case(
             fresh = xp.to_numpy(result)
             if not fresh.flags.c_contiguous:
                 raise AssertionError(f"a new result is not C-contiguous: strides {fresh.strides}")
-        for name in ("out", "preactivation"):
-            if name in arrays:
-                xp.fetch(inputs.operands[name], arrays[name])
+        for name, array in arrays.items():  # inputs too: they may not have changed
+            xp.fetch(inputs.operands[name], array)
         return check(case, inputs, fresh)
     except AssertionError as error:
         raise AssertionError(f"{error}\nrepeat: {repeat(case, seed, kernel)}") from None

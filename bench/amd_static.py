@@ -1,0 +1,262 @@
+"""What the machine code of every shipped AMD object says without running: registers, memory, spills, the hot loop.
+
+    python bench/amd_static.py [--objects DIR] [--json FILE]
+
+Objects are those embedded in the installed package, or of a folder as `python -m matmul_fused info --objects` writes
+it. Needs msgpack and pyelftools (notes of a code object) and rocm-llvm-python (LLVM's disassembler).
+
+The hot loop is the innermost loop with the most products. Its columns: products (matrix instructions, else fused
+multiply-adds), their share of the loop's instructions, then the other instructions by unit. Matrix kernels besides:
+matrix cycles M of a wave (cycles of amd_kernels' tables), M / (4 n) for n instructions (> 1: one wave can keep the
+matrix core busy) and the instructions beside each matrix instruction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import io
+import json
+import re
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgpack
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import NoteSection
+
+NT_AMDGPU_METADATA = 32
+# Cycles on a SIMD of the matrix instructions in use: AMD's matrix instruction calculator, for gfx950 AMD's blog.
+MATRIX_CYCLES = {
+    "v_mfma_f32_16x16x16_f16": 16,
+    "v_mfma_f32_16x16x16_bf16": 16,
+    "v_mfma_f32_16x16x32_f16": 16,
+    "v_mfma_f32_16x16x32_bf16": 16,
+}
+UNITS = {  # the first that matches
+    "matrix": r"v_mfma_|v_wmma_|v_smfmac_",
+    "fma": r"v_(?:pk_)?(?:dual_)?fm(?:a|ac|aak|amk)_",
+    "moves": r"v_accvgpr_",
+    "lds": r"ds_",
+    "memory": r"(?:global|buffer|flat|scratch)_(?:load|store|atomic)",
+    "scalar_memory": r"s_load|s_buffer_load",
+    "waits": r"s_wait|s_delay_alu|s_nop|s_clause",
+    "barriers": r"s_barrier",
+    "scalar": r"s_",
+    "vector": r"v_",
+}
+FORBIDDEN = re.compile(r"scratch_(?:load|store)|flat_(?:load|store|atomic)")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    address: int
+    size: int
+    text: str
+    word: int  # its first four bytes
+
+    @property
+    def name(self) -> str:
+        return self.text.split(maxsplit=1)[0] if self.text else "?"
+
+    @property
+    def target(self) -> int | None:
+        """Where a branch goes: 16 bits, in words from the next instruction."""
+        if not re.match(r"s_c?branch", self.name):
+            return None
+        words = self.word & 0xFFFF
+        return self.address + 4 + 4 * (words - (words >> 15 << 16))
+
+
+@dataclass
+class Loop:
+    """Instructions of the hot loop by unit."""
+
+    instructions: int = 0
+    units: dict[str, int] = field(default_factory=dict)
+    matrix_cycles: int = 0
+
+    @property
+    def products(self) -> int:
+        return self.units.get("matrix", 0) or self.units.get("fma", 0)
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Of two loops with the same products the shorter one: the other is for misaligned operands."""
+        return self.units.get("matrix", 0), self.products, -self.instructions
+
+
+@dataclass
+class Facts:
+    """One object: what its notes say, and its hot loop."""
+
+    arch: str
+    kernel: str
+    bytes: int
+    vgpr: int
+    agpr: int
+    sgpr: int
+    lds: int
+    threads: int
+    arguments: int
+    hidden_arguments: int
+    spills: int
+    scratch: int
+    wave: int
+    code: int
+    forbidden: list[str]  # instructions that no kernel may have
+    loop: Loop
+
+    @property
+    def waves_per_simd(self) -> int:
+        """That registers and shared memory allow: 512 registers a lane and 64 (gfx950: 160) KB a CU of four SIMDs."""
+        if not self.arch.startswith("gfx9"):
+            return min(16, 1536 // (-(-self.vgpr // 24) * 24))
+        by_registers = min(8, 512 // (-(-(self.vgpr + self.agpr) // 8) * 8))
+        groups = (160 if self.arch == "gfx950" else 64) * 1024 // max(self.lds, 1)
+        return min(by_registers, groups * self.threads // self.wave // 4)
+
+
+@cache
+def disassembler() -> Any:
+    """LLVM's C library with the AMDGPU target ready."""
+    import rocm.llvm
+
+    library = ctypes.CDLL(str(Path(next(iter(rocm.llvm.__path__))) / "librocmllvm.so"))
+    for part in ("TargetInfo", "TargetMC", "Disassembler"):
+        getattr(library, f"LLVMInitializeAMDGPU{part}")()
+    library.LLVMCreateDisasmCPU.restype = ctypes.c_void_p
+    library.LLVMDisasmInstruction.restype = ctypes.c_size_t
+    return library
+
+
+def disassemble(arch: str, code: bytes, address: int) -> list[Instruction]:
+    library = disassembler()
+    context = ctypes.c_void_p(library.LLVMCreateDisasmCPU(b"amdgcn-amd-amdhsa", arch.encode(), None, 0, None, None))
+    if not context:
+        raise RuntimeError(f"LLVM does not know {arch}")
+    text, found, at = ctypes.create_string_buffer(512), [], 0
+    while at < len(code):
+        rest = (ctypes.c_uint8 * min(32, len(code) - at)).from_buffer_copy(code, at)
+        size = library.LLVMDisasmInstruction(
+            context, rest, ctypes.c_uint64(len(rest)), ctypes.c_uint64(address + at), text, ctypes.c_size_t(512)
+        )
+        word = int.from_bytes(code[at : at + 4], "little")
+        if size == 0:  # padding behind the last instruction
+            size = 4
+        else:
+            found.append(Instruction(address + at, size, text.value.decode().strip(), word))
+        at += size
+    library.LLVMDisasmDispose(context)
+    return found
+
+
+def hot_loop(instructions: list[Instruction]) -> Loop:
+    index = {instruction.address: i for i, instruction in enumerate(instructions)}
+    loops = sorted(
+        (index[i.target], at) for at, i in enumerate(instructions) if i.target is not None and i.target <= i.address
+    )
+    innermost = [a for a in loops if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
+    best = Loop()
+    for first, last in innermost:
+        body = instructions[first : last + 1]
+        units = Counter(next(u for u, p in {**UNITS, "other": ""}.items() if re.match(p, i.name)) for i in body)
+        cycles = sum(MATRIX_CYCLES.get(i.name.removesuffix("_1k"), 0) for i in body if i.name.startswith("v_mfma"))
+        loop = Loop(len(body), dict(units), cycles)
+        if loop.rank > best.rank:
+            best = loop
+    return best
+
+
+def facts_of(arch: str, kernel: str, image: bytes) -> Facts:
+    elf = ELFFile(io.BytesIO(image))
+    notes = [n for s in elf.iter_sections() if isinstance(s, NoteSection) for n in s.iter_notes()]
+    note = next(n for n in notes if n["n_name"] == "AMDGPU" and n["n_type"] == NT_AMDGPU_METADATA)
+    metadata = msgpack.unpackb(note["n_descdata"])["amdhsa.kernels"]
+    if [entry[".name"] for entry in metadata] != [kernel]:
+        raise ValueError(f"{arch} {kernel}: the object holds {[entry['.name'] for entry in metadata]}")
+    entry = metadata[0]
+    text = elf.get_section_by_name(".text")
+    instructions = disassemble(arch, text.data(), text["sh_addr"])
+    return Facts(
+        arch=arch,
+        kernel=kernel,
+        bytes=len(image),
+        vgpr=entry[".vgpr_count"],
+        agpr=entry.get(".agpr_count", 0),
+        sgpr=entry[".sgpr_count"],
+        lds=entry[".group_segment_fixed_size"],
+        threads=entry[".max_flat_workgroup_size"],
+        arguments=entry[".kernarg_segment_size"],
+        hidden_arguments=sum(a[".value_kind"].startswith("hidden") for a in entry[".args"]),
+        spills=entry[".vgpr_spill_count"] + entry[".sgpr_spill_count"],
+        scratch=entry[".private_segment_fixed_size"] + bool(entry.get(".uses_dynamic_stack")),
+        wave=entry[".wavefront_size"],
+        code=sum(i.size for i in instructions),
+        forbidden=sorted({i.name for i in instructions if FORBIDDEN.match(i.name)}),
+        loop=hot_loop(instructions),
+    )
+
+
+def embedded() -> list[tuple[str, str, bytes]]:
+    from matmul_fused import _core
+
+    return [(arch, kernel, image) for arch, kernel, image in _core.device_objects() if arch.startswith("gfx")]
+
+
+def of_folder(folder: Path) -> list[tuple[str, str, bytes]]:
+    return [(path.parent.name, path.stem, path.read_bytes()) for path in sorted(folder.glob("gfx*/*.co"))]
+
+
+COLUMNS = (
+    "arch", "kernel", "KB", "VGPR", "AGPR", "SGPR", "LDS", "spills", "scratch", "waves", "| loop", "products", "share",
+    "lds", "mem", "vector", "scalar", "waits", "bar", "M/4n", "other/M",
+)  # fmt: skip
+
+
+def line(f: Facts) -> list[str]:
+    loop, units = f.loop, Counter(f.loop.units)
+    matrix = units["matrix"]
+    return [str(x) for x in (
+        f.arch, f.kernel, f"{f.bytes / 1024:.0f}", f.vgpr, f.agpr, f.sgpr, f.lds, f.spills, f.scratch, f.waves_per_simd,
+        f"| {loop.instructions}", loop.products, f"{loop.products / max(loop.instructions, 1):.2f}",
+        units["lds"], units["memory"], units["vector"] + units["moves"] + (units["fma"] if matrix else 0),
+        units["scalar"] + units["scalar_memory"], units["waits"], units["barriers"],
+        f"{loop.matrix_cycles / (4 * loop.instructions):.2f}" if matrix else "-",
+        f"{(loop.instructions - matrix) / matrix:.2f}" if matrix else "-",
+    )]  # fmt: skip
+
+
+def table(all_facts: list[Facts]) -> str:
+    rows = [list(COLUMNS), *map(line, all_facts)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--objects", type=Path, help="a folder of objects instead of the embedded ones")
+    parser.add_argument("--json", type=Path, help="write the facts here, too")
+    options = parser.parse_args()
+    objects = of_folder(options.objects) if options.objects else embedded()
+    if not objects:
+        sys.exit('there is no AMD object: see the line "GPU code" of python -m matmul_fused info')
+    found = [facts_of(*one) for one in objects]
+    print(table(found))
+    print(f"{len(found)} objects, {sum(f.bytes for f in found) / 1e6:.2f} MB")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(f) for f in found], indent=1))
+    return int(any(f.spills or f.scratch or f.forbidden for f in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+/* GPUs for info(): back ends, devices, embedded code. Path of a call: off it. */
+#include "binding/gpus.h"
+
+#include "binding/errors.h"
+#include "plan/backends.h"
+
+#include <string.h>
+
+/* A str of what may hold a file name in any encoding. */
+static PyObject *text_of(const char *text)
+{
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
+/* Append and drop item. False with an exception. */
+static bool add(PyObject *list, PyObject *item)
+{
+    bool added = item && PyList_Append(list, item) == 0;
+    Py_XDECREF(item);
+    return added;
+}
+
+static PyObject *library_of(mmf_device_type type)
+{
+    const char *path = mmf_devices_library(type);
+    return path ? PyUnicode_DecodeFSDefault(path) : Py_NewRef(Py_None);
+}
+
+static bool add_kind(PyObject *backends, PyObject *devices, mmf_device_type type, const char *name)
+{
+    char text[1024];
+    int count = mmf_devices_describe(type, text, sizeof text);
+    if (!add(backends, Py_BuildValue("(sN)", name, text_of(text))))
+        return false;
+    for (int i = 0; i < count; i++) {
+        mmf_device device = {(int32_t)type, i};
+        char device_name[24];
+        bool known = mmf_device_describe(device, text, sizeof text) == MMF_OK;
+        if (!add(devices, Py_BuildValue("(sN)", mmf_device_name(device, device_name),
+                                        text_of(known ? text : mmf_error_text()))))
+            return false;
+    }
+    return true;
+}
+
+PyObject *mmf_gpus(PyObject *module, PyObject *unused)
+{
+    PyObject *backends = PyList_New(0), *devices = backends ? PyList_New(0) : NULL, *result = NULL;
+    char code[512];
+    (void)module;
+    (void)unused;
+    mmf_device_code_describe(code, sizeof code);
+    if (devices && add_kind(backends, devices, MMF_ROCM, "AMD GPUs") &&
+        add_kind(backends, devices, MMF_CUDA, "NVIDIA GPUs"))
+        result =
+            Py_BuildValue("{sOsOsss{sNsN}}", "backends", backends, "devices", devices, "code", code,
+                          "libraries", "rocm", library_of(MMF_ROCM), "cuda", library_of(MMF_CUDA));
+    Py_XDECREF(devices);
+    Py_XDECREF(backends);
+    return result;
+}
+
+PyObject *mmf_device_objects_call(PyObject *module, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+    const char *arch, *kernel;
+    const void *bytes;
+    size_t size;
+    (void)module;
+    (void)unused;
+    for (int i = 0; list && mmf_device_object_at(i, &arch, &kernel, &bytes, &size); i++)
+        if (!add(list,
+                 Py_BuildValue("(ssy#)", arch, kernel, (const char *)bytes, (Py_ssize_t)size)))
+            Py_CLEAR(list);
+    return list;
+}

@@ -1,0 +1,220 @@
+/* Streams: the one that was given, torch's or CuPy's current one, or the default stream.
+ * Path of a call: GPU operands only, during the import. */
+#include "binding/stream.h"
+
+#include "binding/errors.h"
+#include "plan/backends.h"
+
+#include <string.h>
+
+/* CUDA's names of the legacy default stream and the per-thread one; HIP has no such handles in
+ * DLPack. */
+enum { LEGACY = 1, PER_THREAD = 2 };
+
+/* A handle, an int >= 0. */
+static mmf_status parse_handle(PyObject *object, mmf_device device, void **handle)
+{
+    unsigned long long value = PyLong_AsUnsignedLongLong(object);
+    if (PyErr_Occurred()) {
+        PyErr_Clear(); /* lint: negative or too large: told below */
+        return mmf_fail(MMF_VALUE_ERROR, "stream is an int that is no handle of a stream");
+    }
+    if (device.type == MMF_ROCM && (value == LEGACY || value == PER_THREAD))
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "stream is %llu, which names no stream in ROCm; pass 0 or a handle", value);
+    *handle = (void *)(uintptr_t)value;
+    return MMF_OK;
+}
+
+/* The handle of an object with __cuda_stream__, (version, handle). */
+static mmf_status parse_protocol(mmf_state *state, PyObject *object, mmf_device device,
+                                 void **handle)
+{
+    PyObject *member = PyObject_GetAttr(object, state->names[MMF_NAME_CUDA_STREAM]);
+    char type[MMF_PRINTABLE];
+    if (!member) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError))
+            return MMF_PYTHON_ERROR;
+        PyErr_Clear(); /* lint: told below */
+        return mmf_fail(
+            MMF_TYPE_ERROR,
+            "stream must be None, an int handle or an object with __cuda_stream__, got %s",
+            mmf_type_name(object, type));
+    }
+    PyObject *pair =
+        PyCallable_Check(member) ? PyObject_CallObject(member, NULL) : Py_NewRef(member);
+    mmf_status status = pair ? MMF_OK : MMF_PYTHON_ERROR;
+    if (pair && (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2 ||
+                 !PyLong_Check(PyTuple_GetItem(pair, 1))))
+        status =
+            mmf_fail(MMF_TYPE_ERROR, "stream: its __cuda_stream__ is no pair (version, handle)");
+    if (!status)
+        status = parse_handle(PyTuple_GetItem(pair, 1), device, handle);
+    Py_XDECREF(pair);
+    Py_DECREF(member);
+    return status;
+}
+
+static mmf_status parse_given(mmf_state *state, PyObject *object, mmf_device device, void **handle)
+{
+    mmf_status status = PyLong_Check(object) && !PyBool_Check(object)
+                            ? parse_handle(object, device, handle)
+                            : parse_protocol(state, object, device, handle);
+    return status ? status : mmf_device_check_stream(device, *handle);
+}
+
+/* An int from a chain of Python attributes and calls, into *handle. Steals value. */
+static mmf_status take_handle(PyObject *value, void **handle)
+{
+    if (!value && !PyErr_Occurred()) /* not imported, yet its array is here */
+        return mmf_fail(MMF_NOT_IMPLEMENTED,
+                        "A's library is not laid out as matmul_fused knows it; pass stream=");
+    if (!value)
+        return MMF_PYTHON_ERROR;
+    *handle = PyLong_AsVoidPtr(value);
+    Py_DECREF(value);
+    return *handle == NULL && PyErr_Occurred() ? MMF_PYTHON_ERROR : MMF_OK;
+}
+
+/* torch's current stream without its exchange API, which on ROCm has given CUDA's
+ * (pytorch/pytorch#175432). */
+static mmf_status torch_stream(mmf_device device, void **handle)
+{
+    PyObject *torch = mmf_imported_module("torch");
+    PyObject *core = torch ? PyObject_GetAttrString(torch, "_C") : NULL;
+    PyObject *get = core ? PyObject_GetAttrString(core, "_cuda_getCurrentRawStream") : NULL;
+    PyObject *ordinal = get ? PyLong_FromLong(device.id) : NULL;
+    PyObject *value = ordinal ? PyObject_CallFunctionObjArgs(get, ordinal, NULL) : NULL;
+    Py_XDECREF(ordinal);
+    Py_XDECREF(get);
+    Py_XDECREF(core);
+    return take_handle(value, handle);
+}
+
+/* cupy.cuda.get_current_stream(ordinal).ptr */
+static mmf_status cupy_stream(mmf_device device, void **handle)
+{
+    PyObject *cuda = mmf_imported_module("cupy.cuda");
+    PyObject *get = cuda ? PyObject_GetAttrString(cuda, "get_current_stream") : NULL;
+    PyObject *ordinal = get ? PyLong_FromLong(device.id) : NULL;
+    PyObject *stream = ordinal ? PyObject_CallFunctionObjArgs(get, ordinal, NULL) : NULL;
+    PyObject *value = stream ? PyObject_GetAttrString(stream, "ptr") : NULL;
+    Py_XDECREF(stream);
+    Py_XDECREF(ordinal);
+    Py_XDECREF(get);
+    return take_handle(value, handle);
+}
+
+mmf_status mmf_stream_find(mmf_state *state, mmf_stream *stream, mmf_device device)
+{
+    const mmf_import *a = stream->a;
+    void *handle = NULL;
+    mmf_status status = MMF_OK;
+    if (stream->given)
+        status = parse_given(state, stream->given, device, &handle);
+    else if (a->kind == MMF_KIND_TORCH && (device.type == MMF_ROCM || !a->api->current_work_stream))
+        status = torch_stream(device, &handle);
+    else if (a->kind == MMF_KIND_CUPY)
+        status = cupy_stream(device, &handle);
+    else if (a->api && a->api->current_work_stream &&
+             a->api->current_work_stream(device.type == MMF_ROCM ? MMF_DL_ROCM : MMF_DL_CUDA,
+                                         device.id, &handle))
+        status = mmf_raise_from(
+            state, mmf_fail(MMF_BUFFER_ERROR, "A: its library named no current stream"));
+    stream->known = !status;
+    stream->device = device;
+    stream->handle = handle;
+    return status;
+}
+
+/* May a producer make our stream wait? Not where both use one stream, nor while the stream is being
+ * captured, which an event from outside would break: then the caller orders the replays. */
+static mmf_status may_wait(const mmf_stream *stream, const mmf_import *import, bool *wait)
+{
+    bool capturing = false;
+    bool shared =
+        !stream->given && import->kind == MMF_KIND_CUPY && stream->a->kind == MMF_KIND_CUPY;
+    mmf_status status = shared || !stream->handle
+                            ? MMF_OK
+                            : mmf_device_is_capturing(stream->device, stream->handle, &capturing);
+    *wait = !shared && !capturing;
+    return status;
+}
+
+PyObject *mmf_stream_argument(mmf_state *state, mmf_stream *stream, const mmf_import *import,
+                              DLDevice given)
+{
+    bool rocm = given.device_type == MMF_DL_ROCM, wait = false;
+    bool known =
+        rocm || given.device_type == MMF_DL_CUDA || given.device_type == MMF_DL_CUDA_MANAGED;
+    mmf_device device = {rocm ? MMF_ROCM : MMF_CUDA, given.device_id};
+    mmf_device a = device;
+    if (stream && known && stream->a != import) {
+        mmf_status status = mmf_import_device(state, stream->a, &a);
+        if (status)
+            return mmf_raise(state, status);
+    }
+    if (stream && known && a.type == device.type && a.id == device.id) {
+        mmf_status status = stream->known ? MMF_OK : mmf_stream_find(state, stream, device);
+        if (!status)
+            status = may_wait(stream, import, &wait);
+        if (status)
+            return mmf_raise(state, status);
+    }
+    if (!wait)
+        return PyLong_FromLong(-1);
+    if (!stream->handle)
+        return PyLong_FromLong(device.type == MMF_CUDA ? LEGACY : 0);
+    return PyLong_FromVoidPtr(stream->handle);
+}
+
+mmf_status mmf_stream_of_consumer(PyObject *object, mmf_device device, void **handle, bool *wait)
+{
+    int overflow = 0;
+    *handle = NULL;
+    *wait = true;
+    if (!object || object == Py_None)
+        return MMF_OK;
+    long long value = PyLong_Check(object) ? PyLong_AsLongLongAndOverflow(object, &overflow) : 0;
+    if (value == -1 && !overflow) {
+        *wait = false;
+        return MMF_OK;
+    }
+    if (!PyLong_Check(object) || (device.type == MMF_CUDA && value == 0 && !overflow))
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "stream must be None, -1 or a stream as DLPack numbers them");
+    mmf_status status = parse_handle(object, device, handle);
+    if (!status && device.type == MMF_CUDA && *handle == (void *)LEGACY)
+        *handle = NULL;
+    return status ? status : mmf_device_check_stream(device, *handle);
+}
+
+/* torch's object for a stream: of handle 0 torch would make a new one. */
+static PyObject *torch_stream_object(const mmf_stream *stream)
+{
+    PyObject *cuda = mmf_imported_module("torch.cuda");
+    PyObject *make =
+        cuda ? PyObject_GetAttrString(cuda, stream->handle ? "ExternalStream" : "default_stream")
+             : NULL;
+    PyObject *ordinal = make ? PyLong_FromLong(stream->device.id) : NULL;
+    PyObject *handle = ordinal ? PyLong_FromVoidPtr(stream->handle) : NULL, *object = NULL;
+    if (handle)
+        object = stream->handle ? PyObject_CallFunctionObjArgs(make, handle, ordinal, NULL)
+                                : PyObject_CallFunctionObjArgs(make, ordinal, NULL);
+    Py_XDECREF(handle);
+    Py_XDECREF(ordinal);
+    Py_XDECREF(make);
+    return object;
+}
+
+int mmf_stream_record(const mmf_stream *stream, PyObject *tensor)
+{
+    PyObject *object = torch_stream_object(stream);
+    PyObject *record = object ? PyObject_GetAttrString(tensor, "record_stream") : NULL;
+    PyObject *none = record ? PyObject_CallFunctionObjArgs(record, object, NULL) : NULL;
+    int result = none ? 0 : -1;
+    Py_XDECREF(none);
+    Py_XDECREF(record);
+    Py_XDECREF(object);
+    return result;
+}

@@ -1,0 +1,34 @@
+/* The stream that a GPU call runs on. Path of a call: during the import, where an operand needs it.
+ */
+#ifndef MMF_STREAM_H
+#define MMF_STREAM_H
+
+#include "binding/import.h"
+
+/* One per call. The stream is that of A's library unless stream= was given; it is found when the
+ * first operand on a GPU needs it. */
+typedef struct mmf_stream {
+    PyObject *given;     /* stream=, borrowed; NULL: not given */
+    const mmf_import *a; /* the first operand, whose library decides */
+    bool known;
+    mmf_device device;
+    void *handle; /* NULL: the default stream */
+} mmf_stream;
+
+/* Find the stream for A on this device. */
+mmf_status mmf_stream_find(mmf_state *state, mmf_stream *stream, mmf_device device);
+
+/* New reference: what __dlpack__(stream=...) of an operand on this device is to be called with. The
+ * producer makes our stream wait for its work; -1 (no wait) where it works on the stream itself, or
+ * the call will be refused. NULL with an exception. */
+PyObject *mmf_stream_argument(mmf_state *state, mmf_stream *stream, const mmf_import *import,
+                              DLDevice given);
+
+/* A producer's side: the handle that a consumer's __dlpack__(stream=object) means; *wait is false
+ * for -1. */
+mmf_status mmf_stream_of_consumer(PyObject *object, mmf_device device, void **handle, bool *wait);
+
+/* Tell torch that the stream uses a tensor. 0, or -1 with an exception. */
+int mmf_stream_record(const mmf_stream *stream, PyObject *tensor);
+
+#endif

@@ -1,0 +1,36 @@
+/* A GPU of this process: its facts, and the kernels loaded on it. Path of a call: asked by the rows
+ * and the launch. */
+#ifndef MMF_GPU_DEVICES_H
+#define MMF_GPU_DEVICES_H
+
+#include "gpu/driver.h"
+#include "gpu/instances.h"
+
+#include <stdatomic.h>
+
+typedef struct mmf_gpu {
+    const mmf_driver *driver;
+    int ordinal;
+    mmf_device_facts facts;
+    _Atomic(void *) functions[MMF_GPU_INSTANCES]; /* NULL: not loaded yet */
+} mmf_gpu;
+
+/* The GPU of a tensor, asked about on first use. DEVICE_ERROR if there is none. */
+mmf_status mmf_gpu_get(mmf_device device, mmf_gpu **gpu);
+
+/* Can this instance run on the GPU, as far as code goes? False with a reason (MMF_REASON_TEXT
+ * bytes). */
+bool mmf_gpu_has_code(const mmf_gpu *gpu, int instance, char *reason);
+
+/* The architecture of the embedded object that would be loaded for an instance, or NULL. */
+const char *mmf_gpu_code_arch(const mmf_gpu *gpu, int instance);
+
+/* The function of an instance, loaded on first use (not while stream is being captured:
+ * DEVICE_ERROR). */
+mmf_status mmf_gpu_function(mmf_gpu *gpu, int instance, void *stream, void **function);
+
+/* Compile an instance of the generic kernel for a GPU that this build has no code for. *code is to
+ * be freed. */
+mmf_status mmf_hiprtc_compile(const mmf_gpu *gpu, int instance, char **code);
+
+#endif

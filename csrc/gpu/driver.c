@@ -1,0 +1,90 @@
+/* Owner of the driver tables: one per kind of device, opened by the first caller that needs it.
+ * Path of a call: under devices.c; after the first call a look into a table.
+ * Fork rule: a child of a process that had opened a driver may not use it; CUDA and HIP do not
+ * survive a fork, so it gets an error instead of a crash. A child forked before the first use is
+ * like any other process. */
+#include "gpu/driver.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+typedef struct slot {
+    mmf_driver driver;
+    atomic_bool open;
+    bool forked; /* opened by a parent of this process */
+    const char *what;
+    bool (*fill)(mmf_driver *driver, char *reason, size_t size);
+} slot;
+
+static slot slots[] = {
+    [MMF_CUDA] = {.what = "NVIDIA GPUs", .fill = mmf_driver_cuda_open},
+    [MMF_ROCM] = {.what = "AMD GPUs", .fill = mmf_driver_hip_open},
+};
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of opening */
+static atomic_bool opening;
+
+static void after_fork(void)
+{
+    for (int i = MMF_CUDA; i <= MMF_ROCM; i++)
+        slots[i].forked |= atomic_load(&slots[i].open) || atomic_load(&opening);
+    pthread_mutex_init(&mutex, NULL);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, after_fork);
+}
+
+__attribute__((cold)) static mmf_status open_slot(slot *s, mmf_device_type type)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    char reason[768] = "";
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&mutex);
+    if (!atomic_load(
+            &s->open)) { /* a failure is tried again: another package may bring the library */
+        s->driver = (mmf_driver){.type = type};
+        atomic_store(&opening, true);
+        bool filled = s->fill(&s->driver, reason, sizeof reason);
+        atomic_store(&opening, false);
+        if (filled)
+            atomic_store_explicit(&s->open, true, memory_order_release);
+    }
+    pthread_mutex_unlock(&mutex);
+    return atomic_load(&s->open)
+               ? MMF_OK
+               : mmf_fail(MMF_DEVICE_ERROR, "%s cannot be used: %s", s->what, reason);
+}
+
+mmf_status mmf_driver_get(mmf_device_type type, const mmf_driver **driver)
+{
+    slot *s = &slots[type];
+    *driver = &s->driver;
+    if (s->forked)
+        return mmf_fail(MMF_DEVICE_ERROR,
+                        "%s cannot be used: a parent of this process used them before it forked; "
+                        "start processes "
+                        "with the spawn method of multiprocessing",
+                        s->what);
+    if (atomic_load_explicit(&s->open, memory_order_acquire))
+        return MMF_OK;
+    return open_slot(s, type);
+}
+
+mmf_status mmf_driver_fail(const mmf_driver *driver, int code, mmf_driver_call call, int ordinal)
+{
+    static const char *const names[][2] = {
+#define X(what, hip, cuda) {hip, cuda},
+        MMF_DRIVER_CALLS(X)
+#undef X
+    };
+    const char *name = NULL, *text = NULL;
+    char device[24];
+    driver->error_text(code, &name, &text);
+    mmf_device_name((mmf_device){driver->type, ordinal}, device);
+    if (driver->forget_error)
+        driver->forget_error();
+    return mmf_fail(MMF_DEVICE_ERROR, "%s on %s: %s (%s)", names[call][driver->type == MMF_CUDA],
+                    device, name ? name : "unknown error", text ? text : "no text");
+}

@@ -1,0 +1,107 @@
+/* The driver table: every function of a GPU vendor's driver that this library calls, found by
+ * dlopen on first use. Path of a call: under devices.c, launch.c and memory.c; nothing else talks
+ * to a driver. */
+#ifndef MMF_GPU_DRIVER_H
+#define MMF_GPU_DRIVER_H
+
+#include "problem/status.h"
+#include "problem/tensor.h"
+
+#include <stddef.h>
+
+/* What a driver tells of a device. */
+typedef struct mmf_device_facts {
+    char name[128];
+    char arch[32]; /* "gfx942", "sm_90" */
+    int compute_units, wave;
+    int shared_bytes; /* LDS or shared memory that a workgroup may have without asking */
+    bool memory_pools;
+} mmf_device_facts;
+
+/* The device that was current before mmf_driver.enter(). */
+typedef struct mmf_device_scope {
+    int ordinal;
+    bool entered;
+} mmf_device_scope;
+
+enum { MMF_NOT_CAPTURING = 0 }; /* a capture status; all others mean that work is being recorded */
+
+/* Handles (streams, modules, functions, events) and device addresses are void * everywhere. Every
+ * int is the driver's own error code, 0 for success. */
+typedef struct mmf_driver {
+    mmf_device_type type;
+    const char *vendor; /* "HIP", "CUDA" */
+    char path[512];     /* the library, and */
+    char version[32];   /* what it says of itself */
+    int devices;
+
+    /* the driver's own functions, of one signature in both */
+    int (*module_load)(void **module, const void *image);
+    int (*module_unload)(void *module);
+    int (*module_function)(void **function, void *module, const char *symbol);
+    int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                  unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                  void *stream, void **arguments, void **extra);
+    int (*stream_is_capturing)(void *stream, int *status);
+    int (*alloc_async)(void **memory, size_t bytes,
+                       void *stream); /* NULL: this driver is too old */
+    int (*free_async)(void *memory, void *stream);
+    int (*copy_async)(void *to, const void *from, size_t bytes, void *stream);
+    int (*event_create)(void **event, unsigned flags);
+    int (*event_record)(void *event, void *stream);
+    int (*event_destroy)(void *event);
+    int (*stream_wait_event)(void *stream, void *event, unsigned flags);
+
+    /* wrapped by driver_hip.c and driver_cuda.c */
+    int (*facts)(int ordinal, mmf_device_facts *facts);
+    int (*enter)(
+        int ordinal,
+        mmf_device_scope *scope); /* make the device current on this thread; leave() undoes it */
+    void (*leave)(const mmf_device_scope *scope);
+    /* an error if no GPU knows the address; *ordinal stays as it was for memory of all devices */
+    int (*pointer_device)(const void *pointer, int *ordinal);
+    int (*stream_device)(void *stream, int *ordinal); /* -1: this driver cannot say */
+    void (*error_text)(int code, const char **name, const char **text);
+    void (*forget_error)(
+        void); /* NULL, or: the driver keeps the last error for others to trip over; take it away */
+} mmf_driver;
+
+#define MMF_EVENT_DISABLE_TIMING 2u /* hipEventDisableTiming, CU_EVENT_DISABLE_TIMING */
+
+/* The driver of a kind of device, loaded and initialised by the first caller. DEVICE_ERROR with the
+ * reason if it cannot be used. */
+mmf_status mmf_driver_get(mmf_device_type type, const mmf_driver **driver);
+
+/* A function of the driver as error texts name it: X(what, name in HIP, name in CUDA). */
+#define MMF_DRIVER_CALLS(X)                                                                        \
+    X(FACTS, "hipDeviceGetAttribute", "cuDeviceGetAttribute")                                      \
+    X(ENTER, "hipSetDevice", "cuCtxPushCurrent")                                                   \
+    X(LOAD, "hipModuleLoadData", "cuModuleLoadData")                                               \
+    X(FUNCTION, "hipModuleGetFunction", "cuModuleGetFunction")                                     \
+    X(LAUNCH, "hipModuleLaunchKernel", "cuLaunchKernel")                                           \
+    X(CAPTURING, "hipStreamIsCapturing", "cuStreamIsCapturing")                                    \
+    X(STREAM_DEVICE, "hipStreamGetDevice", "cuStreamGetCtx")                                       \
+    X(ALLOC, "hipMallocAsync", "cuMemAllocAsync")                                                  \
+    X(COPY, "hipMemcpyDtoDAsync", "cuMemcpyDtoDAsync")                                             \
+    X(EVENT, "hipEventCreateWithFlags", "cuEventCreate")                                           \
+    X(RECORD, "hipEventRecord", "cuEventRecord")                                                   \
+    X(WAIT, "hipStreamWaitEvent", "cuStreamWaitEvent")
+
+typedef enum mmf_driver_call {
+#define X(what, hip, cuda) MMF_CALL_##what,
+    MMF_DRIVER_CALLS(X)
+#undef X
+} mmf_driver_call;
+
+/* DEVICE_ERROR of a driver's function that returned code: with the driver's own name and text. */
+__attribute__((cold)) mmf_status mmf_driver_fail(const mmf_driver *driver, int code,
+                                                 mmf_driver_call call, int ordinal);
+
+/* --- for driver.c --- */
+
+/* Fill the table from an open library and initialise the driver. On failure the reason is in
+ * reason. */
+bool mmf_driver_hip_open(mmf_driver *driver, char *reason, size_t size);
+bool mmf_driver_cuda_open(mmf_driver *driver, char *reason, size_t size);
+
+#endif

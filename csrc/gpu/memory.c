@@ -1,0 +1,217 @@
+/* Stream-ordered memory with an event that says when it is ready. It is freed on the default stream
+ * behind that event, because the stream that it was made on may be gone by then. Path of a call:
+ * results for unknown libraries. */
+#include "gpu/memory.h"
+
+#include "gpu/devices.h"
+
+#include <stdlib.h>
+
+/* Runs on the device of a memory: the code of the first call that failed, and which one it was. */
+typedef struct attempt {
+    const mmf_driver *driver;
+    mmf_device_scope scope;
+    int ordinal, code;
+    mmf_driver_call call;
+} attempt;
+
+static mmf_status begin(mmf_device device, attempt *a)
+{
+    mmf_gpu *gpu;
+    mmf_status status = mmf_gpu_get(device, &gpu);
+    if (status)
+        return status;
+    *a = (attempt){.driver = gpu->driver, .ordinal = device.id};
+    int code = a->driver->enter(device.id, &a->scope);
+    return code ? mmf_driver_fail(a->driver, code, MMF_CALL_ENTER, device.id) : MMF_OK;
+}
+
+/* Note the result of a call; true if it and all before it succeeded. */
+static bool note(attempt *a, int code, mmf_driver_call call)
+{
+    if (a->code == 0 && code) {
+        a->code = code;
+        a->call = call;
+    }
+    return a->code == 0;
+}
+
+static mmf_status end(attempt *a)
+{
+    a->driver->leave(&a->scope);
+    return a->code ? mmf_driver_fail(a->driver, a->code, a->call, a->ordinal) : MMF_OK;
+}
+
+/* Memory that could not be given back at once. */
+typedef struct postponed {
+    struct postponed *next;
+    mmf_device_memory memory;
+} postponed;
+
+static _Atomic(postponed *) waiting;
+
+static void free_waiting(void);
+
+static mmf_status check_pools(mmf_device device)
+{
+    mmf_gpu *gpu;
+    char text[24];
+    mmf_status status = mmf_gpu_get(device, &gpu);
+    if (status || (gpu->facts.memory_pools && gpu->driver->alloc_async && gpu->driver->free_async))
+        return status;
+    return mmf_fail(MMF_NOT_IMPLEMENTED, "%s cannot allocate memory in stream order; pass out=",
+                    mmf_device_name(device, text));
+}
+
+mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, mmf_device_memory *memory)
+{
+    attempt a;
+    int capturing = MMF_NOT_CAPTURING;
+    *memory = (mmf_device_memory){.device = device};
+    if (atomic_load_explicit(&waiting, memory_order_relaxed))
+        free_waiting();
+    mmf_status status = bytes ? check_pools(device) : MMF_OK;
+    if (!status)
+        status = begin(device, &a);
+    if (status)
+        return status;
+    const mmf_driver *driver = a.driver;
+    note(&a, driver->stream_is_capturing(stream, &capturing), MMF_CALL_CAPTURING);
+    if (capturing != MMF_NOT_CAPTURING) {
+        driver->leave(&a.scope);
+        return mmf_fail(MMF_DEVICE_ERROR,
+                        "the stream is being captured, so no result can be allocated; pass out=");
+    }
+    if (!a.code &&
+        note(&a, driver->event_create(&memory->ready, MMF_EVENT_DISABLE_TIMING), MMF_CALL_EVENT)) {
+        if (bytes)
+            note(&a, driver->alloc_async(&memory->data, bytes, stream), MMF_CALL_ALLOC);
+        if (!a.code)
+            note(&a, driver->event_record(memory->ready, stream), MMF_CALL_RECORD);
+        if (a.code) { /* the first error is the one to tell */
+            if (memory->data)
+                driver->free_async(memory->data, stream);
+            driver->event_destroy(memory->ready);
+        }
+    }
+    return end(&a);
+}
+
+/* Let stream wait for the memory; if used, the memory is then ready when the stream has come this
+ * far. A graph that is being captured cannot wait for what is outside of it: its user orders the
+ * replays. */
+static mmf_status order(const mmf_device_memory *memory, void *stream, bool used)
+{
+    attempt a;
+    int capturing = MMF_NOT_CAPTURING;
+    mmf_status status = begin(memory->device, &a);
+    if (status)
+        return status;
+    note(&a, a.driver->stream_is_capturing(stream, &capturing), MMF_CALL_CAPTURING);
+    if (capturing == MMF_NOT_CAPTURING && !a.code) {
+        note(&a, a.driver->stream_wait_event(stream, memory->ready, 0), MMF_CALL_WAIT);
+        if (used && !a.code)
+            note(&a, a.driver->event_record(memory->ready, stream), MMF_CALL_RECORD);
+    }
+    return end(&a);
+}
+
+mmf_status mmf_gpu_wait(const mmf_device_memory *memory, void *stream)
+{
+    return order(memory, stream, false);
+}
+
+mmf_status mmf_gpu_used(const mmf_device_memory *memory, void *stream)
+{
+    return order(memory, stream, true);
+}
+
+mmf_status mmf_gpu_order(mmf_device device, void *before, void *after)
+{
+    attempt a;
+    int first = MMF_NOT_CAPTURING, second = MMF_NOT_CAPTURING;
+    mmf_device_memory mark = {.device = device};
+    mmf_status status = begin(device, &a);
+    if (status)
+        return status;
+    if (note(&a, a.driver->stream_is_capturing(before, &first), MMF_CALL_CAPTURING))
+        note(&a, a.driver->stream_is_capturing(after, &second), MMF_CALL_CAPTURING);
+    if (first == MMF_NOT_CAPTURING && second == MMF_NOT_CAPTURING && !a.code &&
+        note(&a, a.driver->event_create(&mark.ready, MMF_EVENT_DISABLE_TIMING), MMF_CALL_EVENT)) {
+        if (note(&a, a.driver->event_record(mark.ready, before), MMF_CALL_RECORD))
+            note(&a, a.driver->stream_wait_event(after, mark.ready, 0), MMF_CALL_WAIT);
+        note(&a, a.driver->event_destroy(mark.ready),
+             MMF_CALL_EVENT); /* lives on until it was waited for */
+    }
+    return end(&a);
+}
+
+mmf_status mmf_gpu_copy(const mmf_device_memory *to, const mmf_device_memory *from, size_t bytes,
+                        void *stream)
+{
+    attempt a;
+    mmf_status status = begin(to->device, &a);
+    if (status)
+        return status;
+    bool done = note(&a, a.driver->stream_wait_event(stream, from->ready, 0), MMF_CALL_WAIT);
+    if (done && bytes)
+        done = note(&a, a.driver->copy_async(to->data, from->data, bytes, stream), MMF_CALL_COPY);
+    if (done)
+        done = note(&a, a.driver->event_record(to->ready, stream), MMF_CALL_RECORD);
+    if (done)
+        note(&a, a.driver->event_record(from->ready, stream), MMF_CALL_RECORD);
+    return end(&a);
+}
+
+/* On the default stream, behind the last use. False while a stream that blocks it is being
+ * captured: the capture would be lost. */
+static bool free_now(const mmf_device_memory *memory)
+{
+    attempt a;
+    int capturing = MMF_NOT_CAPTURING;
+    if (begin(memory->device, &a))
+        return true; /* after a fork, for one: the parent's memory */
+    bool may =
+        a.driver->stream_is_capturing(NULL, &capturing) == 0 && capturing == MMF_NOT_CAPTURING;
+    if (may && memory->data &&
+        note(&a, a.driver->stream_wait_event(NULL, memory->ready, 0), MMF_CALL_WAIT))
+        note(&a, a.driver->free_async(memory->data, NULL), MMF_CALL_ALLOC);
+    if (may)
+        note(&a, a.driver->event_destroy(memory->ready), MMF_CALL_EVENT);
+    else if (a.driver->forget_error)
+        a.driver->forget_error();
+    end(&a); /* nobody is there to take an error; it is cleared */
+    return may;
+}
+
+/* Take the list, free what can be freed, put the rest back. */
+static void free_waiting(void)
+{
+    postponed *list = atomic_exchange(&waiting, NULL);
+    while (list) {
+        postponed *item = list;
+        list = item->next;
+        if (free_now(&item->memory)) {
+            free(item);
+            continue;
+        }
+        item->next = atomic_load(&waiting);
+        while (!atomic_compare_exchange_weak(&waiting, &item->next, item))
+            ;
+    }
+}
+
+void mmf_gpu_free(const mmf_device_memory *memory)
+{
+    if (atomic_load_explicit(&waiting, memory_order_relaxed))
+        free_waiting();
+    if (free_now(memory))
+        return;
+    postponed *item = malloc(sizeof *item);
+    if (!item) /* lost, rather than the capture */
+        return;
+    item->memory = *memory;
+    item->next = atomic_load(&waiting);
+    while (!atomic_compare_exchange_weak(&waiting, &item->next, item))
+        ;
+}

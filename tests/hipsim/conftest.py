@@ -1,0 +1,50 @@
+"""The simulated GPU for its own tests: built into build/hipsim, unless MATMUL_FUSED_HIP_LIBRARY names another."""
+
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hipsim
+from hipsim.build import build
+
+FOLDER = Path(__file__).resolve().parents[2] / "build" / "hipsim"
+ARCHS = ("gfx942", "gfx950", "gfx1100")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def simulator():
+    ours = str(FOLDER / "libamdhip64_sim.so")
+    if os.environ.setdefault("MATMUL_FUSED_HIP_LIBRARY", ours) == ours:
+        build(FOLDER, werror=bool(os.environ.get("CI")))
+    os.environ.setdefault("HIPSIM_DEVICES", "gfx942,gfx950,gfx1100,gfx90a,gfx1201,gfx942")
+    return os.environ["MATMUL_FUSED_HIP_LIBRARY"]
+
+
+@pytest.fixture(autouse=True)
+def account(simulator):
+    """Each test begins and ends with idle, clean devices; a violation that it expects it takes with report()."""
+    hipsim.configure(seed=1, order="late", checks="all", version=70253211)
+    devices = [hipsim.Device(i) for i in range(hipsim.device_count())]
+    before = [device.report() for device in devices]
+    yield
+    gc.collect()
+    for device, earlier in zip(devices, before, strict=True):
+        report = device.assert_clean()
+        kept = report.allocations - earlier.allocations
+        assert kept <= 0, f"{device}: {report.allocated_bytes} bytes were not freed"
+        assert all(count <= earlier.handles[kind] for kind, count in report.handles.items()), report.handles
+    assert hipsim.live_exports() == 0
+    assert not [name for name in hipsim.entry_points() if hipsim.fault_waits(name)]
+
+
+@pytest.fixture
+def dev():
+    return hipsim.Device("gfx942")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20260801)

@@ -1,0 +1,132 @@
+/* The checks, called in turn; which ones a launch asked for is decided here only. */
+#include "shadow.h"
+
+#include <stdlib.h>
+
+/* Races and waits ask each other: was the access complete? */
+#define COUNTS_WAITS (HIPSIM_CHECK_WAITS | HIPSIM_CHECK_RACES)
+#define WATCHES_LDS (COUNTS_WAITS | HIPSIM_CHECK_UNINITIALISED)
+
+static bool wants(const struct launch *launch, uint32_t check)
+{
+    return launch->checks & check;
+}
+
+bool checks_make(struct thread *thread)
+{
+    struct launch *launch = thread->launch;
+    struct group *group = &thread->group;
+    for (int i = 0; i < group->waves; i++)
+        group->wave[i].checks = NULL;
+    if (!launch->checks)
+        return true;
+    for (int i = 0; i < group->waves; i++) {
+        struct wave_checks *checks = calloc(1, sizeof *checks);
+        group->wave[i].checks = checks;
+        if (!checks)
+            return false;
+    }
+    struct lds_shadow *shadow = calloc(1, sizeof *shadow);
+    group->shadow = shadow;
+    if (!shadow)
+        return false;
+    shadow->dwords = (group->lds_bytes + 3) / 4 + 1;
+    shadow->cells = calloc(shadow->dwords, sizeof *shadow->cells);
+    shadow->bytes = calloc(shadow->dwords, 4 * sizeof *shadow->bytes);
+    shadow->leaked_readers = calloc(shadow->dwords, sizeof *shadow->leaked_readers);
+    shadow->split = calloc(shadow->dwords, 1);
+    return shadow->cells && shadow->bytes && shadow->leaked_readers && shadow->split;
+}
+
+void checks_free(struct thread *thread)
+{
+    struct group *group = &thread->group;
+    for (int i = 0; i < group->waves && group->wave; i++)
+        free(group->wave[i].checks);
+    if (!group->shadow)
+        return;
+    free(group->shadow->cells);
+    free(group->shadow->bytes);
+    free(group->shadow->leaked_readers);
+    free(group->shadow->split);
+    free(group->shadow);
+}
+
+void check_group_start(struct group *group)
+{
+    races_start(group);
+}
+
+void check_wave_start(struct wave *w)
+{
+    waits_start(w);
+    hazards_start(w);
+    defined_start(w);
+}
+
+void check_before(struct wave *w, const struct op *o)
+{
+    const struct launch *launch = w->thread->launch;
+    if (wants(launch, COUNTS_WAITS))
+        waits_before(w, o);
+    if (wants(launch, HIPSIM_CHECK_HAZARDS))
+        hazards_before(w, o);
+    if (wants(launch, HIPSIM_CHECK_UNINITIALISED))
+        defined_before(w, o);
+    if (o->class != CLASS_BARRIER || !wants(launch, HIPSIM_CHECK_BARRIERS))
+        return;
+    if (w->exec != w->initial_exec)
+        report(w, HIPSIM_VIOLATION_BARRIER, -1,
+               "a barrier in divergent code: EXEC is 0x%llx of 0x%llx", (unsigned long long)w->exec,
+               (unsigned long long)w->initial_exec);
+}
+
+void check_after(struct wave *w, const struct op *o)
+{
+    const struct launch *launch = w->thread->launch;
+    if (wants(launch, COUNTS_WAITS))
+        waits_after(w, o);
+    if (wants(launch, HIPSIM_CHECK_HAZARDS))
+        hazards_after(w, o);
+    if (wants(launch, HIPSIM_CHECK_UNINITIALISED))
+        defined_after(w, o);
+}
+
+bool check_waited(const struct wave *w)
+{
+    return w->checks->waited;
+}
+
+void check_barrier(struct group *group)
+{
+    if (wants(group->launch, HIPSIM_CHECK_BARRIERS)) {
+        const struct wave *ended = NULL;
+        struct wave *waiting = NULL;
+        for (int i = 0; i < group->waves; i++) {
+            if (group->wave[i].done)
+                ended = &group->wave[i];
+            else
+                waiting = &group->wave[i];
+        }
+        if (ended && waiting)
+            report(waiting, HIPSIM_VIOLATION_BARRIER, -1,
+                   "wave %d has ended while this wave waits at a barrier", ended->index);
+    }
+    if (wants(group->launch, WATCHES_LDS))
+        races_barrier(group);
+}
+
+void check_lds(struct wave *w, const uint32_t *address, uint64_t lanes, unsigned bytes, bool write)
+{
+    const struct launch *launch = w->thread->launch;
+    if (wants(launch, WATCHES_LDS))
+        races_access(w, address, lanes, bytes, write, false);
+    if (wants(launch, HIPSIM_CHECK_BANKS))
+        w->thread->counters.lds_conflict_cycles += bank_conflicts(w, address, lanes, bytes, write);
+}
+
+void check_lds_dma(struct wave *w, const uint32_t *address, uint64_t lanes, unsigned bytes)
+{
+    if (wants(w->thread->launch, WATCHES_LDS))
+        races_access(w, address, lanes, bytes, true, true);
+}

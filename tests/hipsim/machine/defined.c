@@ -1,0 +1,146 @@
+/* Uninitialised registers: for every register the lanes that hold a value. Copying garbage is no
+ * fault, so an instruction hands undefinedness on to its result; it is reported where it comes to
+ * matter: in an address, in stored data, in a scalar that steers a branch. LDS is watched by
+ * races.c. The registers a wave starts with are defined by the kernel descriptor. */
+#include "shadow.h"
+
+void defined_start(struct wave *w)
+{
+    struct wave_checks *c = w->checks;
+    memset(c->defined, 0, sizeof c->defined);
+    c->defined[0] = w->initial_exec; /* v0: the work item's id */
+    for (unsigned i = 0; i < w->scalars_set; i++)
+        c->defined[VGPRS + i] = UINT64_MAX;
+    for (unsigned i = SREG_TTMP0; i < SREGS; i++)
+        c->defined[VGPRS + i] = UINT64_MAX;
+    c->defined[VGPRS + SREG_M0] = 0;
+}
+
+static void name_it(struct wave *w, unsigned reg, uint64_t lanes, const char *use)
+{
+    const char *kind = reg < AGPR0 ? "v" : reg < VGPRS ? "a" : "s";
+    unsigned n = reg < AGPR0 ? reg : reg < VGPRS ? reg - AGPR0 : reg - VGPRS;
+    report(w, HIPSIM_VIOLATION_UNINITIALISED, reg < VGPRS ? __builtin_ctzll(lanes) : -1,
+           "%s comes from %s%u, which was never given a value", use, kind, n);
+    w->checks->defined[reg] = UINT64_MAX; /* once is enough */
+}
+
+static void must(struct wave *w, const struct operand *s, const char *use)
+{
+    if (s->kind != OPERAND_VGPR && s->kind != OPERAND_SREG)
+        return;
+    if (s->scc || (s->kind == OPERAND_SREG && s->first == SREG_NULL))
+        return;
+    unsigned base = s->kind == OPERAND_SREG ? VGPRS : 0;
+    uint64_t wanted = s->kind == OPERAND_SREG ? UINT64_MAX : w->exec;
+    for (unsigned k = 0; k < s->registers; k++) {
+        uint64_t missing = wanted & ~w->checks->defined[base + s->first + k];
+        if (missing)
+            name_it(w, base + s->first + k, missing, use);
+    }
+}
+
+void defined_before(struct wave *w, const struct op *o)
+{
+    const uint64_t *defined = w->checks->defined;
+    switch (o->class) {
+    case CLASS_SMEM:
+        for (int i = 0; i < o->sources; i++)
+            must(w, &o->src[i], "the address");
+        break;
+    case CLASS_MEMORY:
+    case CLASS_LDS:
+        for (int i = 0; i < o->sources; i++) {
+            bool store = o->flags & FLAG_STORE;
+            must(w, &o->src[i], store ? "an address or stored data" : "the address");
+        }
+        break;
+    case CLASS_BRANCH:
+        for (int i = 0; i < o->range_count; i++)
+            if (o->ranges[i].first == SCC_REGISTER && !defined[SCC_REGISTER])
+                name_it(w, SCC_REGISTER, 1, "the branch");
+        break;
+    default:
+        break;
+    }
+}
+
+/* Lanes for which every source is defined. A scalar counts for all of them; an instruction that
+ * looks across lanes, and one that only moves lanes aside by its mask, is taken as a whole. */
+static uint64_t inputs(struct wave *w, const struct op *o)
+{
+    const uint64_t *defined = w->checks->defined;
+    uint64_t good = UINT64_MAX;
+    for (int i = 0; i < o->range_count; i++) {
+        const struct register_range *r = &o->ranges[i];
+        if (r->write)
+            continue;
+        for (unsigned k = 0; k < r->count; k++)
+            good &= r->first < VGPRS        ? defined[r->first + k]
+                    : defined[r->first + k] ? UINT64_MAX
+                                            : 0;
+    }
+    return good;
+}
+
+/* 64-bit sums and left shifts: the low half of the result does not look at the high half of the
+ * sources, and compilers leave that undefined where only the low half is used. */
+static uint64_t low_half(struct wave *w, const struct op *o)
+{
+    const uint64_t *defined = w->checks->defined;
+    uint64_t good = UINT64_MAX;
+    for (int i = 0; i < o->sources; i++) {
+        const struct operand *s = &o->src[i];
+        if (s->kind == OPERAND_VGPR)
+            good &= defined[s->first];
+        else if (s->kind == OPERAND_SREG && s->first != SREG_NULL && !s->scc)
+            good &= defined[VGPRS + s->first] ? UINT64_MAX : 0;
+    }
+    return good;
+}
+
+static bool low_half_stands_alone(const struct op *o)
+{
+    static const char *const names[] = {"v_mad_u64_u32", "v_mad_co_u64_u32", "v_lshl_add_u64",
+                                        "v_lshlrev_b64"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(o->row->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+void defined_after(struct wave *w, const struct op *o)
+{
+    uint64_t *defined = w->checks->defined;
+    bool load = o->class == CLASS_SMEM || o->class == CLASS_MEMORY || o->class == CLASS_LDS;
+    bool whole = o->class == CLASS_MATRIX || o->dpp || strncmp(o->row->name, "v_read", 6) == 0;
+    /* x - x, x ^ x and the like give a value whatever x is. */
+    bool same = o->sources == 2 && o->src[0].kind == OPERAND_VGPR &&
+                o->src[0].kind == o->src[1].kind && o->src[0].first == o->src[1].first;
+    uint64_t good = load || same ? UINT64_MAX : inputs(w, o), before = low_half(w, o);
+    if (whole && o->class != CLASS_MATRIX && (good & w->exec))
+        good = UINT64_MAX;
+    for (int i = 0; i < o->range_count; i++) {
+        const struct register_range *r = &o->ranges[i];
+        if (!r->write)
+            continue;
+        for (unsigned k = 0; k < r->count; k++) {
+            unsigned reg = r->first + k;
+            if (reg < VGPRS && o->class != CLASS_MATRIX)
+                defined[reg] = (defined[reg] & ~w->exec) | (good & w->exec);
+            else if (reg < VGPRS)
+                defined[reg] = good;
+            else
+                defined[reg] = (good & w->exec) == w->exec || o->class == CLASS_SALU
+                                   ? (good ? UINT64_MAX : 0)
+                                   : 0;
+        }
+    }
+    if (o->destinations && o->dst[0].registers == 2 && low_half_stands_alone(o)) {
+        uint64_t *low = &defined[o->dst[0].first];
+        *low = (*low & ~w->exec) | (before & w->exec);
+    }
+    if (strncmp(o->row->name, "v_writelane", 11) == 0)
+        defined[o->dst[0].first] = UINT64_MAX; /* one lane; the others are read by v_readlane */
+    defined[VGPRS + SREG_EXEC] = defined[VGPRS + SREG_EXEC + 1] = UINT64_MAX;
+}

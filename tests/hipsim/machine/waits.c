@@ -1,0 +1,134 @@
+/* Waits: a register that a load will write may be neither read nor written before the counter that
+ * covers the load was waited for. Loads of one counter return in order, except scalar loads (and
+ * flat ones), which make every count but 0 useless. Tokens are counted even where the check is off:
+ * races.c asks whether an access to LDS was complete.
+ * Rules: simulator.md section 4; the ISA documents' chapters on manually inserted waits. */
+#include "shadow.h"
+
+static const char *const counter_names[COUNTERS] = {"vmcnt", "lgkmcnt", "expcnt", "vscnt", "kmcnt"};
+
+void waits_start(struct wave *w)
+{
+    struct wave_checks *c = w->checks;
+    memset(c->issued, 0, sizeof c->issued);
+    memset(c->done, 0, sizeof c->done);
+    memset(c->last_disordered, 0, sizeof c->last_disordered);
+    memset(c->outstanding, 0, sizeof c->outstanding);
+    c->entry_first = c->entry_count = 0;
+}
+
+static void wait_for(struct wave_checks *c, int counter, uint32_t left)
+{
+    if (left >= c->issued[counter] - c->done[counter])
+        return;
+    if (left > 0 && c->last_disordered[counter] > c->done[counter])
+        return; /* any of them may be among those left */
+    c->done[counter] = c->issued[counter] - left;
+    c->waited = true;
+}
+
+static bool complete(const struct wave_checks *c, const struct pending *p)
+{
+    return p->token <= c->done[p->counter] && p->also <= c->done[COUNTER_LGKM];
+}
+
+static void name_register(unsigned reg, char name[16])
+{
+    static const char *const special[] = {"m0", "null", "exec_lo", "exec_hi"};
+    char *s = name;
+    const char *kind = reg < AGPR0 ? "v" : reg < VGPRS ? "a" : "s";
+    unsigned n = reg < AGPR0 ? reg : reg < VGPRS ? reg - AGPR0 : reg - VGPRS;
+    if (reg == VGPRS + SREG_VCC || reg == VGPRS + SREG_VCC + 1) {
+        strcpy(name, reg == VGPRS + SREG_VCC ? "vcc_lo" : "vcc_hi");
+        return;
+    }
+    if (reg >= VGPRS + SREG_M0 && reg < VGPRS + SREGS) {
+        strcpy(name, special[reg - VGPRS - SREG_M0]);
+        return;
+    }
+    *s++ = *kind;
+    if (n >= 100)
+        *s++ = (char)('0' + n / 100);
+    if (n >= 10)
+        *s++ = (char)('0' + n / 10 % 10);
+    *s++ = (char)('0' + n % 10);
+    *s = '\0';
+}
+
+/* A load may overwrite the result of an earlier one of its counter: they return in order. */
+static bool in_order(const struct pending *p, const struct op *o, bool write)
+{
+    return write && p->also == 0 && o->counters == 1u << p->counter && p->by->class == o->class &&
+           o->class != CLASS_SMEM;
+}
+
+static void touch(struct wave *w, const struct op *o, unsigned reg, bool write)
+{
+    struct wave_checks *c = w->checks;
+    struct pending *p = &c->pending[reg];
+    uint64_t bit = UINT64_C(1) << reg % 64;
+    if (!(c->outstanding[reg / 64] & bit))
+        return;
+    if (complete(c, p)) {
+        c->outstanding[reg / 64] &= ~bit;
+        return;
+    }
+    if (in_order(p, o, write))
+        return;
+    c->outstanding[reg / 64] &= ~bit;
+    char name[16];
+    name_register(reg, name);
+    if (w->thread->launch->checks & HIPSIM_CHECK_WAITS)
+        report(w, HIPSIM_VIOLATION_WAIT, -1,
+               "%s %s before \"%s\" at 0x%x has returned: %s was not waited for",
+               write ? "overwrites" : "reads", name, p->by->text, p->by->pc,
+               counter_names[p->counter]);
+}
+
+void waits_before(struct wave *w, const struct op *o)
+{
+    struct wave_checks *c = w->checks;
+    c->waited = false;
+    if (o->class == CLASS_WAIT) {
+        for (int i = 0; i < COUNTERS; i++) {
+            uint32_t left = (uint32_t)(o->parameter >> 8 * i & 255);
+            if (left != 255)
+                wait_for(c, i, left);
+        }
+        return;
+    }
+    uint64_t any = 0;
+    for (unsigned i = 0; i < TRACKED_WORDS; i++)
+        any |= c->outstanding[i];
+    if (!any)
+        return;
+    for (int i = 0; i < o->range_count; i++)
+        for (unsigned k = 0; k < o->ranges[i].count; k++)
+            touch(w, o, o->ranges[i].first + k, o->ranges[i].write);
+}
+
+void waits_after(struct wave *w, const struct op *o)
+{
+    struct wave_checks *c = w->checks;
+    if (!o->counters)
+        return;
+    for (int i = 0; i < COUNTERS; i++) {
+        if (!(o->counters >> i & 1))
+            continue;
+        c->issued[i]++;
+        if (o->class == CLASS_SMEM || (o->flags & FLAG_FLAT))
+            c->last_disordered[i] = c->issued[i];
+    }
+    int counter = __builtin_ctz(o->counters);
+    bool both = o->counters & (o->counters - 1);
+    for (int i = 0; i < o->range_count; i++) {
+        if (!o->ranges[i].write)
+            continue;
+        for (unsigned k = 0; k < o->ranges[i].count; k++) {
+            unsigned reg = o->ranges[i].first + k;
+            c->outstanding[reg / 64] |= UINT64_C(1) << reg % 64;
+            c->pending[reg] = (struct pending){
+                o, c->issued[counter], both ? c->issued[COUNTER_LGKM] : 0, (uint8_t)counter};
+        }
+    }
+}

@@ -1,0 +1,133 @@
+"""Matrix instructions against A @ B + C, packed into lanes by the layouts of the published documents.
+
+The formulas here are written from the matrix instruction calculator's words, not from the simulator's code; small whole
+numbers make every result exact, so that one wrong element shows.
+"""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hipsim
+from hipsim import Module
+from hipsim.compile import object_of
+
+BF16, F16 = ml_dtypes.bfloat16, np.float16
+FNUZ = {"fp8": ml_dtypes.float8_e4m3fnuz, "bf8": ml_dtypes.float8_e5m2fnuz}
+CDNA3 = ("gfx942", "gfx950")
+MFMA = [  # name, rows and columns, K, type of A, type of B, type of D, parts
+    ("v_mfma_f32_16x16x16_bf16", 16, 16, BF16, BF16, np.float32, CDNA3),
+    ("v_mfma_f32_32x32x8_bf16", 32, 8, BF16, BF16, np.float32, CDNA3),
+    ("v_mfma_f32_16x16x16_f16", 16, 16, F16, F16, np.float32, CDNA3),
+    ("v_mfma_f32_32x32x8_f16", 32, 8, F16, F16, np.float32, CDNA3),
+    ("v_mfma_f32_16x16x4_f32", 16, 4, np.float32, np.float32, np.float32, CDNA3),
+    ("v_mfma_f32_32x32x2_f32", 32, 2, np.float32, np.float32, np.float32, CDNA3),
+    ("v_mfma_f32_16x16x8_xf32", 16, 8, np.float32, np.float32, np.float32, ("gfx942",)),
+    ("v_mfma_f32_32x32x4_xf32", 32, 4, np.float32, np.float32, np.float32, ("gfx942",)),
+    ("v_mfma_f32_16x16x32_fp8_fp8", 16, 32, FNUZ["fp8"], FNUZ["fp8"], np.float32, ("gfx942",)),
+    ("v_mfma_f32_16x16x32_fp8_bf8", 16, 32, FNUZ["fp8"], FNUZ["bf8"], np.float32, ("gfx942",)),
+    ("v_mfma_f32_32x32x16_bf8_fp8", 32, 16, FNUZ["bf8"], FNUZ["fp8"], np.float32, ("gfx942",)),
+    ("v_mfma_f32_16x16x32_fp8_fp8", 16, 32, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fn, np.float32, ("gfx950",)),
+    ("v_mfma_f32_32x32x16_bf8_bf8", 32, 16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e5m2, np.float32, ("gfx950",)),
+    ("v_mfma_i32_16x16x32_i8", 16, 32, np.int8, np.int8, np.int32, CDNA3),
+    ("v_mfma_i32_32x32x16_i8", 32, 16, np.int8, np.int8, np.int32, CDNA3),
+    ("v_mfma_f64_16x16x4_f64", 16, 4, np.float64, np.float64, np.float64, CDNA3),
+    ("v_mfma_f32_16x16x32_bf16", 16, 32, BF16, BF16, np.float32, ("gfx950",)),
+    ("v_mfma_f32_32x32x16_bf16", 32, 16, BF16, BF16, np.float32, ("gfx950",)),
+    ("v_mfma_f32_16x16x32_f16", 16, 32, F16, F16, np.float32, ("gfx950",)),
+    ("v_mfma_f32_32x32x16_f16", 32, 16, F16, F16, np.float32, ("gfx950",)),
+    ("v_mfma_i32_16x16x64_i8", 16, 64, np.int8, np.int8, np.int32, ("gfx950",)),
+    ("v_mfma_i32_32x32x32_i8", 32, 32, np.int8, np.int8, np.int32, ("gfx950",)),
+    ("v_mfma_f32_16x16x16bf16_1k", 16, 16, BF16, BF16, np.float32, ("gfx90a",)),
+    ("v_mfma_f32_32x32x8bf16_1k", 32, 8, BF16, BF16, np.float32, ("gfx90a",)),
+    ("v_mfma_f32_16x16x16f16", 16, 16, F16, F16, np.float32, ("gfx90a",)),
+    ("v_wmma_f32_16x16x16_bf16", 16, 16, BF16, BF16, np.float32, ("gfx1100", "gfx1201")),
+    ("v_wmma_f32_16x16x16_f16", 16, 16, F16, F16, np.float32, ("gfx1100", "gfx1201")),
+]
+CASES = [pytest.param(*row[:6], part, id=f"{part}-{row[0]}") for row in MFMA for part in row[6]]
+
+
+def element_place(part, lane, e, size, k_count):
+    """(row, k) of element e of a lane of A; of B: (column, k)."""
+    if part == "gfx1100":
+        return lane % 16, e
+    if part == "gfx1201":
+        return lane % 16, 8 * (e // 4) + 4 * (lane // 16) + e % 4
+    return lane % size, k_count // (64 // size) * (lane // size) + e
+
+
+def result_place(part, lane, r, size, kind):
+    if part == "gfx1100":
+        return 2 * r + lane // 16, lane % 16
+    if part == "gfx1201":
+        return 8 * (lane // 16) + r, lane % 16
+    if kind == np.float64:
+        return 4 * r + lane // 16, lane % 16
+    if size == 16:
+        return 4 * (lane // 16) + r, lane % 16
+    return 8 * (r // 4) + 4 * (lane // 32) + r % 4, lane % 32
+
+
+def pack(part, matrix, lanes, size, k_count):
+    """Registers [lane][register] of the operand whose rows lie in `matrix`."""
+    each = k_count if part == "gfx1100" else k_count * size // lanes
+    out = np.zeros((lanes, each), matrix.dtype)
+    for lane in range(lanes):
+        for e in range(each):
+            out[lane, e] = matrix[element_place(part, lane, e, size, k_count)]
+    return out.view(np.uint8).reshape(lanes, -1).view(np.uint32)
+
+
+def kernel(name, a, b, d):
+    return f"""
+typedef unsigned A __attribute__((ext_vector_type({max(a, 2)}))), B __attribute__((ext_vector_type({max(b, 2)})));
+typedef unsigned D __attribute__((ext_vector_type({d})));
+extern "C" __global__ void GROUP(64) matrix(unsigned *out, const unsigned *a, const unsigned *b, const unsigned *c)
+{{
+    {"A" if a > 1 else "unsigned"} x; {"B" if b > 1 else "unsigned"} y; D z;
+    {" ".join(f"x{f'[{i}]' if a > 1 else ''} = a[item_x * {a} + {i}];" for i in range(a))}
+    {" ".join(f"y{f'[{i}]' if b > 1 else ''} = b[item_x * {b} + {i}];" for i in range(b))}
+    {" ".join(f"z[{i}] = c[item_x * {d} + {i}];" for i in range(d))}
+    asm volatile("s_nop 4\\n {name} %0, %1, %2, %0\\n s_nop 15\\n s_nop 15" : "+v"(z) : "v"(x), "v"(y));
+    {" ".join(f"out[item_x * {d} + {i}] = z[{i}];" for i in range(d))}
+}}"""
+
+
+@pytest.mark.parametrize(("name", "size", "k_count", "type_a", "type_b", "type_d", "part"), CASES)
+def test_layout(name, size, k_count, type_a, type_b, type_d, part, rng):
+    device = hipsim.Device(part)
+    lanes = device.properties["wave_size"]
+    a = rng.integers(-8, 9, (size, k_count)).astype(type_a)
+    b = rng.integers(-8, 9, (size, k_count)).astype(type_b)  # B transposed: a row for each column
+    c = rng.integers(-100, 100, (size, size)).astype(type_d)
+    packed = [pack(part, x, lanes, size, k_count) for x in (a, b)]
+    registers = size * size // lanes
+    places = [[result_place(part, lane, r, size, type_d) for r in range(registers)] for lane in range(lanes)]
+    c_packed = np.array([[c[place] for place in row] for row in places], type_d).view(np.uint32)
+    words = c_packed.shape[1]
+    source = kernel(name, packed[0].shape[1], packed[1].shape[1], words)
+    out = device.empty((lanes, words), np.uint32)
+    with Module(device, object_of(source, part)) as module:
+        module["matrix"](1, lanes, out, *(device.array(x) for x in (*packed, c_packed)))
+        got_packed = device.to_numpy(out).view(type_d)
+    report = device.assert_clean()
+    assert report.counters["matrix"] == 1
+    assert sorted(place for row in places for place in row) == [(m, n) for m in range(size) for n in range(size)]
+    got = np.zeros((size, size), type_d)
+    for row, values in zip(places, got_packed, strict=True):
+        for place, value in zip(row, values, strict=True):
+            got[place] = value
+    assert np.array_equal(got, a.astype(np.float64) @ b.astype(np.float64).T + c)
+
+
+def test_gfx11_wants_both_halves_equal(rng):
+    device = hipsim.Device("gfx1100")
+    a, b = (rng.integers(1, 2**15, (32, 8)).astype(np.uint32) for _ in range(2))
+    b[16:] = b[:16]
+    out = device.empty((32, 8), np.uint32)
+    with Module(device, object_of(kernel("v_wmma_f32_16x16x16_f16", 8, 8, 8), "gfx1100")) as module:
+        module["matrix"](1, 32, out, device.array(a), device.array(b), device.array(np.zeros((32, 8), np.uint32)))
+        device.synchronize()
+    violations = device.report().violations
+    assert [v.kind for v in violations] == ["assertion"]
+    assert "operand 0 differs between lanes 0 and 16" in str(violations[0])

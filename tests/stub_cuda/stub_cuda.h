@@ -1,0 +1,30 @@
+/* Codes and parts of the stand-in driver. */
+#ifndef STUB_CUDA_H
+#define STUB_CUDA_H
+
+#include "gpu/kernels/gemm_args.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { /* CUresult */
+       STUB_INVALID_VALUE = 1,
+       STUB_OUT_OF_MEMORY = 2,
+       STUB_NOT_INITIALIZED = 3,
+       STUB_INVALID_DEVICE = 101,
+       STUB_INVALID_CONTEXT = 201,
+       STUB_INVALID_HANDLE = 400,
+       STUB_NOT_FOUND = 500,
+       STUB_ILLEGAL_ADDRESS = 700,
+       STUB_LAUNCH_FAILED = 719,
+       STUB_CAPTURE_UNSUPPORTED = 900,
+       STUB_CAPTURE_ISOLATION = 905,
+};
+
+/* Name or text of a code; INVALID_VALUE for an unknown one. */
+int stub_error(int code, const char **out, int text);
+
+/* Carry out the workgroups of a launch. */
+int stub_run(const char *kernel, const mmf_gemm_args *args, unsigned workgroups, unsigned threads);
+
+#endif

@@ -1,0 +1,141 @@
+"""The AMD objects of this build, from their notes and machine code: nothing spills, nothing is missing, nothing odd.
+
+bench/amd_static.py reads the objects; here stands what must hold of them, and that the check sees what it is for.
+"""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROW = re.compile(
+    r"^MMF_GPU_KERNEL\((?P<kernel>\w+), (?P<family>\w+), (?P<operands>\w+), (?P<m>\d+), (?P<n>\d+), (?P<k>\d+), "
+    r"(?P<threads>\d+), (?P<lds>\d+), (?P<layout>\w+), (?P<targets>[\w |]+)\)$",
+    re.MULTILINE,
+)
+ROWS = {row["kernel"]: row.groupdict() for row in ROW.finditer((ROOT / "csrc/gpu/kernels/kernels.def").read_text())}
+
+
+@pytest.fixture(scope="module")
+def static():
+    for needed in ("elftools", "msgpack", "rocm.llvm"):
+        pytest.importorskip(needed)
+    sys.path.insert(0, str(ROOT / "bench"))
+    try:
+        import amd_static
+    finally:
+        sys.path.remove(str(ROOT / "bench"))
+    return amd_static
+
+
+@pytest.fixture(scope="module")
+def facts(static):
+    objects = static.embedded()
+    if not objects:
+        pytest.skip("this build has no AMD objects")
+    return {(arch, kernel): static.facts_of(arch, kernel, image) for arch, kernel, image in objects}
+
+
+def complaints(facts):
+    """What is wrong with one object."""
+    row = ROWS[facts.kernel]
+    wrong = {
+        "spills registers": facts.spills > 0,
+        "uses scratch": facts.scratch > 0,
+        f"has {facts.forbidden}": bool(facts.forbidden),
+        "has hidden arguments": facts.hidden_arguments > 0,
+        "shared memory differs from kernels.def": facts.lds != int(row["lds"]),
+        "threads differ from kernels.def": facts.threads != int(row["threads"]),
+        "has no hot loop": facts.loop.products < 64 if row["family"] == "simt" else facts.loop.matrix_cycles < 512,
+        "moves accumulators in the hot loop": facts.loop.units.get("moves", 0) > 0,
+    }
+    return [what for what, holds in wrong.items() if holds]
+
+
+def test_no_object_spills(facts):
+    found = [f"{arch} {kernel}: {what}" for (arch, kernel), f in facts.items() for what in complaints(f)]
+    assert not found, "\n".join(found)
+
+
+def test_every_row_has_its_objects(facts):
+    archs = {arch for arch, _ in facts}
+    expected = {
+        (arch, kernel)
+        for kernel, row in ROWS.items()
+        for arch in archs
+        if row["targets"] == "ALL" or arch.upper() in row["targets"].split(" | ")
+    }
+    assert len(ROWS) >= 12
+    assert set(facts) == expected
+
+
+def test_all_objects_take_the_same_arguments(facts):
+    assert len({f.arguments for f in facts.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"spills": 1}, {"scratch": 4}, {"forbidden": ["scratch_load_dword"]}, {"lds": 1}, {"hidden_arguments": 1}],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_check_bites(facts, change):
+    good = next(iter(facts.values()))
+    assert complaints(good) == []
+    assert len(complaints(replace(good, **change))) == 1
+
+
+SPILLING = """
+extern "C" __attribute__((global, amdgpu_flat_work_group_size(256, 256), amdgpu_num_vgpr(32))) void spilling(float *x)
+{
+    float value[64];
+    #pragma unroll
+    for (int i = 0; i < 64; i++)
+        value[i] = x[i + 64 * __builtin_amdgcn_workitem_id_x()];
+    for (int turn = 0; turn < 9; turn++) {
+        #pragma unroll
+        for (int i = 0; i < 64; i++)
+            value[i] = value[i] * value[(i + 7) % 64] + value[(i + 31) % 64];
+    }
+    #pragma unroll
+    for (int i = 0; i < 64; i++)
+        x[i + 64 * __builtin_amdgcn_workitem_id_x()] = value[i];
+}
+"""
+
+
+def clang(*arguments):
+    subprocess.run([sys.executable, "-m", "ziglang", *map(str, arguments)], check=True)
+
+
+def test_a_kernel_that_spills_is_seen(static, tmp_path):
+    """The same two steps as cmake/device_code.cmake, on a kernel with too few registers."""
+    pytest.importorskip("ziglang")
+    (tmp_path / "k.hip").write_text(SPILLING)
+    how = ("-x", "hip", "--cuda-device-only", "--offload-arch=gfx942", "-nogpuinc", "-nogpulib", "-O3", "-S")
+    clang("clang", *how, "-emit-llvm", tmp_path / "k.hip", "-o", tmp_path / "k.ll")
+    target = ("--target=amdgcn-amd-amdhsa", "-mcpu=gfx942", "-O3", "-nogpulib", "-c", "-x", "ir")
+    clang("clang", *target, tmp_path / "k.ll", "-o", tmp_path / "k.o")
+    clang("ld.lld", "-shared", tmp_path / "k.o", "-o", tmp_path / "k.co")
+    found = static.facts_of("gfx942", "spilling", (tmp_path / "k.co").read_bytes())
+    assert found.spills > 0
+    assert found.scratch > 0
+    assert any(name.startswith("scratch_") for name in found.forbidden)
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel, row in ROWS.items() if row["family"] == "simt"])
+def test_the_text_for_hiprtc_stands_alone(kernel, tmp_path):
+    """As hipRTC takes it: one text, C++14, and hipRTC's own names for the attributes defined before it."""
+    pytest.importorskip("ziglang")
+    text = tmp_path / "gemm_simt.hip"
+    subprocess.run(
+        [sys.executable, ROOT / "cmake/flatten.py", ROOT / "csrc", "gpu/kernels/gemm_simt.hip", text], check=True
+    )
+    assert "#include" not in text.read_text()
+    names = [f"-D__{name}__=__attribute__(({name}))" for name in ("global", "device", "shared", "constant")]
+    how = ("-x", "hip", "--cuda-device-only", "--offload-arch=gfx90a", "-nogpuinc", "-nogpulib", "-O3", "-std=c++14")
+    clang("clang", *how, *names, f"-DMMF_KERNEL={kernel}", "-S", text, "-emit-llvm", "-o", tmp_path / "k.ll")
+    assert f"amdgpu_kernel void @{kernel}(" in (tmp_path / "k.ll").read_text()

@@ -1,0 +1,256 @@
+"""The host path of GPU calls on the stand-in CUDA driver: results, streams, memory, capture.
+
+What the kernels compute is for the sweeps (--device); here the driver's log says what was asked of it.
+"""
+
+import numpy as np
+import pytest
+
+import matmul_fused as mf
+import stub_cuda
+from fake_dlpack import DLDevice
+from gpu_support import A, B, Capture, Stream, balance, driver, in_child, operands  # noqa: F401
+from matmul_fused.testing import covering_sample, force_kernel, run_case
+from matmul_fused.testing.devices import DeviceTransfer
+from stub_cuda import DeviceArray, calls, clear_log, fetch
+from support import check
+
+# Results
+
+
+def test_info_shows_the_devices():
+    info = mf.info()
+    assert dict(info.backends)["NVIDIA GPUs"] == f"on: CUDA 13.0, {stub_cuda.LIBRARY}"
+    assert dict(info.devices)["cuda:1"].startswith("Stub 1, sm_90, 4 compute units, wave 32; code for sm_")
+
+
+@pytest.mark.parametrize("case", covering_sample(1, strength=1), ids=lambda case: case.id)
+def test_cases(case):
+    if case.prepack:
+        with pytest.raises(NotImplementedError, match="B is on cuda:1; prepack works on the CPU only"):
+            run_case(case, 1, xp=DeviceTransfer("cuda:1"))
+    else:
+        run_case(case, 1, xp=DeviceTransfer("cuda:1"))
+
+
+def test_more_tiles_than_a_launch_takes():
+    count = (1 << 21) + 3  # matrices, a tile each
+    b = np.arange(count, dtype=np.float32).reshape(-1, 1, 1)
+    out = mf.matmul_fused(DeviceArray(np.full_like(b, 2)), DeviceArray(b))
+    assert [line.split(", ")[1] for line in calls("cuLaunchKernel")] == [str(1 << 21), "3"]
+    assert (fetch(out) == 2 * b).all()
+
+
+def test_empty_results_launch_nothing():
+    a, b = DeviceArray(A[:0]), DeviceArray(B)
+    out = mf.matmul_fused(a, b)
+    assert (out.shape, out.device) == ((0, 6), "cuda:0")
+    assert calls("cuLaunchKernel", "cuMemAllocAsync") == []
+
+
+def test_a_row_of_the_other_kind_says_so():
+    a, b = operands()
+    with force_kernel("cpu_reference"), pytest.raises(NotImplementedError, match="the operands are on cuda:0"):
+        mf.matmul_fused(a, b)
+    with force_kernel("gemm_simt"), pytest.raises(NotImplementedError, match="the operands are on the CPU"):
+        mf.matmul_fused(A, B)
+    assert dict(mf.explain(a, b).refused)["cpu_reference"] == "runs on the CPU, the operands are on cuda:0"
+
+
+# Streams
+
+
+def test_default_stream():
+    a, b = operands()
+    check(fetch(mf.matmul_fused(a, b)), A, B)
+    assert a.calls == b.calls == [{"max_version": (1, 3), "stream": 1}]  # DLPack's name of the legacy default stream
+    assert calls("cuLaunchKernel") == ["cuLaunchKernel(gemm_simt_f32, 1, 256, (nil))"]
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda stream: stream, lambda stream: stream.handle, lambda s: np.int64(s.handle).item()]
+)
+def test_given_stream(wrap):
+    stream, (a, b) = Stream(), operands()
+    check(fetch(mf.matmul_fused(a, b, stream=wrap(stream))), A, B)
+    assert a.calls == b.calls == [{"max_version": (1, 3), "stream": stream.handle}]
+    assert calls("cuLaunchKernel") == [f"cuLaunchKernel(gemm_simt_f32, 1, 256, {stream.handle:#x})"]
+
+
+def test_producer_without_max_version():
+    a, b = operands(knows_max_version=False)
+    with pytest.raises(BufferError):  # its __dlpack__ knows no stream either
+        mf.matmul_fused(a, b)
+    assert a.calls == [{"max_version": (1, 3), "stream": 1}, {"stream": 1}]
+
+
+class NoStream:
+    pass
+
+
+class BadStream:
+    def __cuda_stream__(self):
+        return 7
+
+
+@pytest.mark.parametrize(
+    ("stream", "error", "text"),
+    [
+        (-1, ValueError, "stream is an int that is no handle of a stream"),
+        (1 << 70, ValueError, "stream is an int that is no handle of a stream"),
+        (True, TypeError, "stream must be None, an int handle or an object with __cuda_stream__, got bool"),
+        (NoStream(), TypeError, "stream must be None, an int handle or an object with __cuda_stream__, got NoStream"),
+        (BadStream(), TypeError, "stream: its __cuda_stream__ is no pair"),
+    ],
+)
+def test_bad_stream(stream, error, text):
+    with pytest.raises(error, match=text):
+        mf.matmul_fused(*operands(), stream=stream)
+    assert calls("cuLaunchKernel") == []
+
+
+def test_stream_of_another_device():
+    mf.matmul_fused(*operands(1))
+    with pytest.raises(mf.DeviceError, match="stream belongs to another device than the operands, which are on cuda:0"):
+        mf.matmul_fused(*operands(), stream=Stream(1))
+
+
+# Memory that is not what its producer says
+
+
+def test_host_memory_claimed_as_cuda():
+    host = np.ones((5, 70), np.float32)
+    a, b = operands()
+    liar = DeviceArray(A)
+    liar.change = lambda tensor: (setattr(tensor, "device", DLDevice(2, 0)), setattr(tensor, "data", host.ctypes.data))
+    with pytest.raises(BufferError, match="A says that it is on cuda:0, but the driver knows no such device memory"):
+        mf.matmul_fused(liar, b)
+    out = DeviceArray(np.zeros((5, 6), np.float32))
+    out.change = liar.change
+    with pytest.raises(BufferError, match="out says that it is on cuda:0, but"):
+        mf.matmul_fused(a, b, out=out)
+    assert calls("cuLaunchKernel") == []
+
+
+def test_memory_of_another_device():
+    a, b = operands()
+    other = DeviceArray(B, 1)
+    pointer = other.memory.pointer
+    b.change = lambda tensor: (setattr(tensor, "device", DLDevice(2, 0)), setattr(tensor, "data", pointer))
+    with pytest.raises(BufferError, match="B says that it is on cuda:0, but its memory is on cuda:1"):
+        mf.matmul_fused(a, b)
+
+
+def test_operands_on_two_devices():
+    a, b = DeviceArray(A), DeviceArray(B, 1)
+    with pytest.raises(ValueError, match="B is on cuda:1 but A is on cuda:0; move it to A's device"):
+        mf.matmul_fused(a, b)
+    assert b.calls == [{"max_version": (1, 3), "stream": -1}]
+    with pytest.raises(ValueError, match="B is on cuda:0 but A is on cpu"):
+        mf.matmul_fused(A, a)
+    assert a.calls[-1]["stream"] == -1
+
+
+def test_misaligned():
+    a, b = operands()
+    change = a.change
+    a.change = lambda tensor: (change(tensor), setattr(tensor, "data", tensor.data + 2))
+    with pytest.raises(ValueError, match="A lies at an address that is no multiple of its item size"):
+        mf.matmul_fused(a, b)
+
+
+# mf.Array on a device
+
+
+def test_array_is_an_operand_and_an_out():
+    a, b = operands()
+    z = mf.matmul_fused(a, b)
+    w = mf.matmul_fused(z, DeviceArray(np.eye(6, dtype=np.float32)), stream=Stream())
+    assert fetch(w) == pytest.approx(fetch(z))
+    assert mf.matmul_fused(a, b, activation="relu", out=z) is z
+    check(fetch(z), A, B, activation="relu")
+    assert (z.device, z.__dlpack_device__()) == ("cuda:0", (2, 0))
+
+
+def test_uses_of_an_array_are_ordered():
+    """A stream that uses an Array waits for its earlier uses, and its memory goes back behind the last one."""
+    stream = Stream()
+    z = mf.matmul_fused(*operands())
+    identity = DeviceArray(np.eye(6, dtype=np.float32))
+    clear_log()
+    w = mf.matmul_fused(z, identity, stream=stream)
+    names = [line.split("(")[0] for line in calls("cuStreamWaitEvent", "cuLaunchKernel", "cuEventRecord")]
+    # z awaited; w's memory; the launch; z in use; w in use
+    assert names == [
+        "cuStreamWaitEvent", "cuEventRecord", "cuLaunchKernel",
+        "cuStreamWaitEvent", "cuEventRecord", "cuStreamWaitEvent", "cuEventRecord",
+    ]  # fmt: skip
+    assert all(f"{stream.handle:#x}" in line for line in calls("cuStreamWaitEvent", "cuEventRecord"))
+    stub_cuda.library().stub_stream_destroy(stream.handle)
+    clear_log()
+    del z, w
+    assert calls("cuStreamWaitEvent", "cuMemFreeAsync", "cuEventDestroy") == [
+        "cuStreamWaitEvent((nil), 0)", "cuMemFreeAsync((nil))", "cuEventDestroy()",
+    ] * 2  # fmt: skip
+
+
+@pytest.mark.parametrize(("stream", "waits"), [(None, "(nil)"), (1, "(nil)"), (-1, None), (2, "0x2")])
+def test_consumer_names_its_stream(stream, waits):
+    z = mf.matmul_fused(*operands())
+    clear_log()
+    if stream == 2:
+        stream = Stream().handle
+        waits = f"{stream:#x}"
+    z.__dlpack__(stream=stream, max_version=(1, 0))
+    assert calls("cuStreamWaitEvent") == ([f"cuStreamWaitEvent({waits}, 0)"] if waits else [])
+
+
+@pytest.mark.parametrize("stream", [0, "x", -2, 1.5])
+def test_consumer_names_no_stream(stream):
+    z = mf.matmul_fused(*operands())
+    with pytest.raises(ValueError, match="stream"):
+        z.__dlpack__(stream=stream)
+
+
+def test_copy_of_an_array():
+    z = mf.matmul_fused(*operands())
+    clear_log()
+    capsule = z.__dlpack__(max_version=(1, 0), copy=True)
+    assert len(calls("cuMemAllocAsync", "cuMemcpyDtoDAsync")) == 2
+    del capsule
+    assert len(calls("cuMemFreeAsync")) == 1
+    with pytest.raises(BufferError, match=r"this Array is on cuda:0, \(2, 0\)"):
+        z.__dlpack__(dl_device=(1, 0))
+
+
+# Capture
+
+
+def test_captured_call_needs_no_driver_memory():
+    a, b = operands()
+    out = DeviceArray(np.zeros((5, 6), np.float32))
+    ours = mf.matmul_fused(a, b)
+    with Capture() as stream:
+        clear_log()
+        mf.matmul_fused(a, b, out=out, stream=stream)
+        mf.matmul_fused(a, b, out=ours, stream=stream)
+        assert len(calls("cuLaunchKernel")) == 2
+        assert calls("cuMemAllocAsync", "cuModuleLoadData", "cuEventRecord", "cuStreamWaitEvent") == []
+        with pytest.raises(
+            mf.DeviceError, match="the stream is being captured, so no result can be allocated; pass out="
+        ):
+            mf.matmul_fused(a, b, stream=stream)
+
+
+def test_first_call_in_a_capture():
+    in_child("""
+        out = DeviceArray(np.zeros((5, 6), np.float32))
+        with Capture() as stream:
+            with pytest.raises(mf.DeviceError, match="is being captured and gemm_simt_f32 is not loaded yet"):
+                mf.matmul_fused(*operands(), out=out, stream=stream)
+        assert calls("cuModuleLoadData", "cuLaunchKernel") == []
+        mf.matmul_fused(*operands(), out=out, stream=stream)
+        check(out.numpy(), A, B)
+        with Capture() as stream:
+            mf.matmul_fused(*operands(), out=out, stream=stream)
+    """)

@@ -1,0 +1,265 @@
+"""What can go wrong in a GPU call, on the stand-in CUDA driver: its errors, libraries, threads, forks."""
+
+import ctypes
+import threading
+
+import pytest
+
+import matmul_fused as mf
+import stub_cuda
+from fake_dlpack import DLDevice
+from gpu_support import A, B, balance, driver, in_child, operands  # noqa: F401
+from stub_cuda import fail_next, fetch
+from support import check
+
+# The driver's errors
+
+LAUNCH, MEMORY, HANDLE = 719, 2, 400
+NAMES = {
+    LAUNCH: r"CUDA_ERROR_LAUNCH_FAILED \(unspecified launch failure\)",
+    MEMORY: r"CUDA_ERROR_OUT_OF_MEMORY \(out of memory\)",
+    HANDLE: r"CUDA_ERROR_INVALID_HANDLE \(invalid resource handle\)",
+    12345: r"unknown error \(no text\)",
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [
+        ("cuLaunchKernel", LAUNCH),
+        ("cuLaunchKernel", 12345),
+        ("cuMemAllocAsync", MEMORY),
+        ("cuEventCreate", MEMORY),
+        ("cuEventRecord", HANDLE),
+        ("cuStreamIsCapturing", HANDLE),
+        ("cuCtxPushCurrent", HANDLE),
+    ],
+)
+def test_errors_have_the_driver_s_name_and_text(function, code):
+    a, b = operands()
+    mf.matmul_fused(a, b)  # loads the kernel
+    skip = 2 if function == "cuCtxPushCurrent" else 0  # the two checks of memory come first
+    fail_next(function, code, skip)
+    with pytest.raises(mf.DeviceError, match=rf"^{function} on cuda:0: {NAMES[code]}$"):
+        mf.matmul_fused(a, b)
+    check(fetch(mf.matmul_fused(a, b)), A, B)
+
+
+@pytest.mark.parametrize("function", ["cuCtxPushCurrent", "cuEventRecord", "cuStreamWaitEvent", "cuStreamIsCapturing"])
+def test_whichever_call_fails(function):
+    """Fails the first, the second, ... of a call's calls until none is left to fail."""
+    a, b = operands()
+    z = mf.matmul_fused(a, b)
+    for skip in range(20):
+        fail_next(function, HANDLE, skip)
+        try:
+            result = mf.matmul_fused(a, b, C=z)
+        except mf.DeviceError as error:
+            text = str(error)
+        else:
+            break  # the fault is disarmed before the result is freed
+        finally:
+            fail_next("", 0)
+        assert text == f"{function} on cuda:0: CUDA_ERROR_INVALID_HANDLE (invalid resource handle)"
+    assert 2 <= skip < 20
+    check(fetch(result), A, B, C=fetch(z))
+
+
+def test_loading_fails_and_is_tried_again():
+    in_child("""
+        a, b = operands()
+        for function, code, name in (
+            ("cuModuleLoadData", 209, "unknown error"),
+            ("cuModuleGetFunction", 500, "CUDA_ERROR_NOT_FOUND"),
+            ("cuDevicePrimaryCtxRetain", 2, None),
+        ):
+            fail_next(function, code)
+            try:
+                mf.matmul_fused(a, b)
+            except (mf.DeviceError, BufferError) as error:
+                assert not name or f"{function} on cuda:0: {name} (" in str(error), error
+        check(fetch(mf.matmul_fused(a, b)), A, B)
+        assert len(calls("cuModuleUnload")) == 1
+    """)
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "text"),
+    [
+        ("cuInit", 12345, ": cuInit: unknown error (no text)"),
+        ("cuInit", 100, " finds no NVIDIA GPU (cuInit: CUDA_ERROR_NO_DEVICE)"),
+        ("cuInit", 2, ": cuInit: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"),
+        ("cuDeviceGetCount", 3, ": cuDeviceGetCount: CUDA_ERROR_NOT_INITIALIZED (initialization error)"),
+    ],
+)
+def test_a_driver_that_does_not_start(function, code, text):
+    in_child(f"""
+        fail_next("{function}", {code})
+        try:
+            mf.matmul_fused(*operands())
+        except mf.DeviceError as error:
+            assert str(error) == f"NVIDIA GPUs cannot be used: {{stub_cuda.LIBRARY}}{text}", error
+        else:
+            raise AssertionError
+        check(fetch(mf.matmul_fused(*operands())), A, B)  # the next call tries again
+    """)
+
+
+def test_device_facts_fail_once():
+    in_child("""
+        fail_next("cuDeviceGetAttribute", 2)
+        with pytest.raises(mf.DeviceError, match="cuDeviceGetAttribute on cuda:0: CUDA_ERROR_OUT_OF_MEMORY"):
+            mf.matmul_fused(*operands())
+        mf.matmul_fused(*operands())
+    """)
+
+
+def test_a_device_that_is_not_there():
+    a, b = operands()
+    for x in (a, b):
+        x.device = (2, 7)
+        x.change = lambda tensor: setattr(tensor, "device", DLDevice(2, 7))
+    with pytest.raises(mf.DeviceError, match=r"there is no device cuda:7; CUDA finds 2 \("):
+        mf.matmul_fused(a, b)
+
+
+# Libraries
+
+
+@pytest.mark.parametrize(
+    ("library", "text"),
+    [
+        ("/nonexistent/libcuda.so.1", "no CUDA driver (/nonexistent/libcuda.so.1: cannot open shared object file"),
+        ("libm.so.6", "it has no function cuInit"),
+    ],
+)
+def test_named_library_that_does_not_serve(library, text):
+    code = """
+        a = np.ones((2, 2), np.float32)
+        assert (mf.matmul_fused(a, a) == 2).all()
+        print(dict(mf.info().backends)["NVIDIA GPUs"])
+        try:
+            mf.matmul_fused(*operands())
+        except mf.DeviceError as error:
+            print(error)
+    """
+    lines = in_child(code, library, build=False).splitlines()
+    assert lines[0].startswith("off: ")
+    assert text in lines[0]
+    assert lines[1].startswith("NVIDIA GPUs cannot be used: ")
+    assert text in lines[1]
+
+
+def test_a_mapped_library_is_taken_first():
+    """No variable: the copy that somebody else has mapped is used, here one that the linker would not find."""
+    code = """
+        import ctypes, shutil, tempfile
+        folder = tempfile.mkdtemp()
+        name = os.path.join(folder, "libcuda.so.1")
+        shutil.copy(stub_cuda.build(), name)
+        ctypes.CDLL(name)
+        print(dict(mf.info().backends)["NVIDIA GPUs"] == f"on: CUDA 13.0, {name}")
+        shutil.rmtree(folder)
+    """
+    assert in_child(code, None) == "True\n"
+
+
+def test_import_opens_no_driver():
+    in_child("""
+        assert stub_cuda.log() == []
+        mf.matmul_fused(A, B)
+        mf.explain(A, B)
+        assert stub_cuda.log() == []
+    """)
+
+
+# Threads and processes
+
+
+def test_threads_on_both_devices():
+    in_child("""
+        errors, start = [], threading.Barrier(8)
+        def work(number):
+            try:
+                a, b = operands(number % 2)
+                start.wait()
+                for _ in range(50):
+                    check(fetch(mf.matmul_fused(a, b, activation="relu")), A, B, activation="relu")
+            except Exception as error:
+                errors.append(error)
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        assert errors == []
+        gc.collect()
+        assert len(calls("cuInit")) == 1 and len(calls("cuModuleLoadData")) == 2
+        assert stub_cuda.library().stub_live_memory() == 0
+    """)
+
+
+def test_the_current_device_stays():
+    library = stub_cuda.library()
+    context = ctypes.c_void_p()
+    library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1)
+    library.cuCtxPushCurrent_v2(context)
+    try:
+        check(fetch(mf.matmul_fused(*operands(0))), A, B)
+        now = ctypes.c_void_p()
+        library.cuCtxGetCurrent(ctypes.byref(now))
+        assert now.value == context.value
+    finally:
+        library.cuCtxPopCurrent_v2(ctypes.byref(context))
+
+
+def test_fork_before_and_after_the_first_use():
+    in_child("""
+        def child(work):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    work()
+                except BaseException as error:
+                    print(repr(error), flush=True)
+                    os._exit(1)
+                os._exit(0)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        def works():
+            check(fetch(mf.matmul_fused(*operands())), A, B)
+        def refused():
+            with pytest.raises(mf.DeviceError, match="NVIDIA GPUs cannot be used: a parent of this process used them"):
+                mf.matmul_fused(*operands())
+            check(mf.matmul_fused(A, B), A, B)
+        assert child(works) == 0
+        z = mf.matmul_fused(*operands())
+        def drops():
+            global z
+            clear_log()
+            del z
+            assert stub_cuda.log() == []
+        assert child(refused) == 0
+        assert child(drops) == 0
+        works()
+    """)
+
+
+def test_threads_share_one_error_text_each():
+    """The text of a DeviceError is that of its own thread."""
+    texts = []
+
+    def fails(ordinal):
+        a, b = operands()
+        for x in (a, b):
+            x.device = (2, ordinal)
+            x.change = lambda tensor: setattr(tensor, "device", DLDevice(2, ordinal))
+        for _ in range(200):
+            try:
+                mf.matmul_fused(a, b)
+            except mf.DeviceError as error:
+                texts.append(f"cuda:{ordinal};" in str(error))
+
+    threads = [threading.Thread(target=fails, args=(i,)) for i in (11, 12, 13)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts == [True] * 600
