@@ -156,7 +156,10 @@ _new = ctypes.pythonapi.PyCapsule_New
 
 
 def _raise(error: BaseException) -> Any:
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # else its traceback's frame holds it: a cycle, which outlives the call until a collection
 
 
 _ACTS: tuple[tuple[Callable[[Capsule], Any], type], ...] = (
