@@ -54,7 +54,8 @@ class Player:
         self.world: World | None = None
         self.index = 0
         self.made: collections.Counter[str] = collections.Counter()
-        self.rows: collections.Counter[str] = collections.Counter()
+        # A kind of refusal that is never made stays at 0, and its parent says so.
+        self.rows = collections.Counter(dict.fromkeys((row.__name__ for row in refuse.ROWS + hostile.ROWS), 0))
         self.random = Random()
 
     @property
