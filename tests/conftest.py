@@ -209,7 +209,7 @@ def _missing_cases(config: Any) -> list[str]:
         # The sample differs a little from seed to seed
         floor = {topic: int(count * 0.9) for topic, count in sorted(accounts.topics.items())}
         path.write_text(json.dumps(floor, indent=2) + "\n")
-    recorded = json.loads(path.read_text()) if path.exists() else {}
+    recorded = json.loads(path.read_text())
     return [
         f"{topic}: {accounts.topics.get(topic, 0)} cases, tests/case_counts.json says at least {least}"
         for topic, least in recorded.items()
