@@ -81,7 +81,6 @@ def arm(timing: Timing, flops: int) -> dict[str, Any]:
 
 def run(problem: Problem, quick: bool) -> dict[str, Any]:
     """Check, then time every way and the alternating loop."""
-    before = machine.Snapshot()
     first = rivals.Operands(problem)
     ways = rivals.ways(problem, first)
     errors = rivals.check(problem, first, ways.calls)
@@ -95,6 +94,8 @@ def run(problem: Problem, quick: bool) -> dict[str, Any]:
         limits: dict[str, Any] = {"rounds": 3, "sample_seconds": 0.0, "warm_up_seconds": 0.0}
     else:
         limits = {"rounds": 15, "sample_seconds": 0.02, "budget_seconds": 6.0, "between": settle}
+
+    before = machine.Snapshot()
 
     def timed(calls: dict[str, Any]) -> list[dict[str, Any]]:
         arms = {name: [partial(call, copy) for copy in copies] for name, call in calls.items()}
@@ -119,7 +120,7 @@ def merged(path: Path, about: dict[str, Any]) -> dict[str, Any]:
         before = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return before["results"] if before.get("about") == about else {}
+    return {name: r for name, r in before["results"].items() if not r["quick"]} if before.get("about") == about else {}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

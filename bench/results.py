@@ -181,7 +181,7 @@ def workspace_section(rows: Sequence[dict[str, Any]]) -> str:
         for row in rows
     ]
     return (
-        "`make test` (tests/test_workspace.py): the greatest peak of the heap during a call with `out=`.\n\n"
+        "`make test` (tests/test_memory.py): the greatest peak of the heap during a call with `out=`.\n\n"
         + markdown(header, lines)
     )
 
