@@ -22,6 +22,7 @@ import json
 import re
 import sys
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ def run(problem: Problem, quick: bool) -> dict[str, Any]:
         return [arm(timing, problem.flops) for timing in measure(arms, **limits)]
 
     return {
-        "problem": problem.as_dict(),
+        "problem": {"name": problem.name, **asdict(problem)},
         "regime": "hot" if hot else "rotated",
         "copies": len(copies),
         "arms": timed(ways.calls),
@@ -162,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
         why = "a quick run" if options.quick else f"{len(missing)} problems are still to be measured"
         print(f"{options.results.name} is left as it is: {why}")
     else:
-        results.write_section(options.results, "cpu", results.cpu_section(about, rows, LEAST))
+        results.write_section(options.results, "cpu", results.cpu_section(machine.sentence(about), rows, LEAST))
     return 0
 
 

@@ -67,9 +67,7 @@ def _ratios(row: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
 
 
 def name_of(row: dict[str, Any]) -> str:
-    from rivals import Problem
-
-    return Problem(**row["problem"]).name
+    return str(row["problem"]["name"])
 
 
 def _target(row: dict[str, Any]) -> str:
@@ -112,16 +110,14 @@ def skipped(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [f"{what}: {', '.join(names)}." for what, names in where.items()]
 
 
-def cpu_section(about: dict[str, Any], rows: Sequence[dict[str, Any]], least: float) -> str:
-    import machine
-
+def cpu_section(conditions: str, rows: Sequence[dict[str, Any]], least: float) -> str:
     first, last = min(row["when"] for row in rows), max(row["when"] for row in rows)
     clocks = sorted({mhz for row in rows for mhz in row["clocks_mhz"]})
     others, steal = (max(row[f"{what}_share"] for row in rows) for what in ("others_cpu", "steal"))
     table = markdown(CPU_HEADER, cpu_rows(rows))
     return "\n\n".join(
         [
-            f"`python bench/bench_cpu.py`, {first} to {last}. {machine.sentence(about)}; clocks "
+            f"`python bench/bench_cpu.py`, {first} to {last}. {conditions}; clocks "
             f"{f'{clocks[0]} to {clocks[-1]} MHz' if clocks else 'not readable'} (a virtual machine shows a nominal "
             f"figure); at most {others:.0%} of the cores' time went to other processes, {steal:.0%} was stolen.",
             "Columns 5 to 10 are times of the rival / ours in the same round, median (quartiles); above 1 we are "

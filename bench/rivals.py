@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -65,9 +65,6 @@ class Problem:
         elements = self.m * self.k + self.n * self.k + self.m * self.columns
         return max(self.batch, 1) * elements * numpy_dtype(self.dtype).itemsize
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 class Operands:
     """Tensors of a problem. Copies have the values of the first in memory of their own."""
@@ -77,7 +74,7 @@ class Operands:
         self.x, self.weight, self.bias = (t.clone() for t in like.tensors()) if like else _values(problem)
         leading = (problem.batch,) if problem.batch else ()
         self.out = torch.empty(*leading, problem.m, problem.columns, dtype=self.x.dtype)
-        self.packed = None if problem.batch else mf.prepack(self.b)
+        self.packed = None if problem.batch else mf.prepack(self.b, gate_layout="halves" if problem.gated else None)
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         return self.x, self.weight, self.bias

@@ -1,5 +1,6 @@
 """Memory of the extension: every failure to allocate is a MemoryError, leaks nothing and says nothing; no kernel steps
-beyond its workspace, which is small whatever the problem. Scripts of isolated/ in processes with another allocator (c/*_malloc.c)."""
+beyond its workspace, which is small whatever the problem. Scripts of isolated/ in processes with another allocator
+(c/*_malloc.c)."""
 
 import json
 import os
