@@ -94,7 +94,7 @@ def run(problem: Problem, quick: bool) -> dict[str, Any]:
     if quick:
         limits: dict[str, Any] = {"rounds": 3, "sample_seconds": 0.0, "warm_up_seconds": 0.0}
     else:
-        limits = {"rounds": 15, "sample_seconds": 0.02, "budget_seconds": 6.0, "between": settle}
+        limits = {"rounds": 15, "sample_seconds": 0.02, "budget_seconds": 4.0, "between": settle}
 
     before = machine.Snapshot()
 

@@ -103,11 +103,12 @@ def summary(rows: Sequence[dict[str, Any]], least: float) -> str:
 
 def skipped(rows: Sequence[dict[str, Any]]) -> list[str]:
     """What could not run, why, and where."""
-    where: dict[str, list[str]] = {}
+    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for row in rows:
         for way, why in row["skipped"].items():
-            where.setdefault(f"{way} not run, {why}", []).append(name_of(row))
-    return [f"{what}: {', '.join(names)}." for what, names in where.items()]
+            ways, names = found.setdefault(why, ({}, {}))
+            ways[way] = names[name_of(row)] = None
+    return [f"Not run: {'; '.join(ways)}; {why}: {', '.join(names)}." for why, (ways, names) in found.items()]
 
 
 def cpu_section(conditions: str, rows: Sequence[dict[str, Any]], least: float) -> str:

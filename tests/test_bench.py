@@ -242,7 +242,7 @@ def test_a_run_in_pieces_fills_the_section(two_problems, capsys):
     assert first == f"| 2x3x4 float32 silu | hot | 2.5 ms | 1 | {times} | 1.5 met |"
     assert second.endswith(f"| {times} | 2.5 missed |")
     assert "Targets met: 1 of 2; missed: 5x6x7 float32 silu (2.00). Below 0.9 of torch eager: none." in text
-    assert "NumPy not run, no reason: 2x3x4 float32 silu, 5x6x7 float32 silu." in text
+    assert "Not run: NumPy; no reason: 2x3x4 float32 silu, 5x6x7 float32 silu." in text
 
 
 def test_pieces_of_other_conditions_are_dropped(bench_cpu, two_problems, monkeypatch):
