@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -18,6 +19,7 @@ import torch
 import matmul_fused as mf
 from matmul_fused import _core
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 SETTINGS = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MATMUL_FUSED_", "TORCHINDUCTOR_")
 
 
@@ -45,6 +47,17 @@ def clocks() -> list[int]:
     return [int(_read(str(path))) // 1000 for path in paths] or [round(float(mhz)) for mhz in _cpuinfo("cpu MHz")]
 
 
+def keep_heap() -> str:
+    """Let this process keep memory that is freed, for results up to 32 MiB; what is in force, in words.
+
+    Else large results are new pages in some calls and old ones in others, as the heap's top happens to lie: torch
+    eager took 12 ms or 8 ms for one layer, all else the same.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    kept = mallopt is not None and mallopt(M_TRIM_THRESHOLD, 2**31 - 1) and mallopt(M_MMAP_THRESHOLD, 32 << 20)
+    return "keeps what is freed" if kept else "is as the C library has it"
+
+
 def _commit() -> str:
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
@@ -53,9 +66,10 @@ def _commit() -> str:
         return "not a git checkout"
 
 
-def about() -> dict[str, Any]:
-    """What must be the same for two results to stand in one table."""
+def about(heap: str) -> dict[str, Any]:
+    """What must be the same for two results to stand in one table. heap: see keep_heap."""
     return {
+        "heap": heap,
         "cpu": next(iter(_cpuinfo("model name")), platform.machine()),
         "cores": os.cpu_count(),
         "last_level_cache": last_level_cache(),
@@ -81,7 +95,8 @@ def sentence(facts: dict[str, Any]) -> str:
     )
     cache = f"{facts['last_level_cache'] >> 20} MiB of last-level cache"
     parts = f"{facts['cpu']}, {facts['cores']} cores, {facts['cpu_features']}, {cache}", f"threads: {threads}", versions
-    return "; ".join([*parts, f"settings: {settings or 'none'}", f"build {facts['build']}"])
+    parts = *parts, f"settings: {settings or 'none'}", f"the heap {facts['heap']}", f"build {facts['build']}"
+    return "; ".join(parts)
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float]:

@@ -173,6 +173,7 @@ def test_quick_run(bench_cpu, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "new/cpu.json").read_text())
     assert written["about"]["threads"].keys() == {"matmul_fused", "torch"}
+    assert written["about"]["heap"] == "keeps what is freed"
     assert written["results"].keys() == {name}
     row = written["results"][name]
     assert (row["regime"], row["copies"], row["quick"]) == ("hot", 1, True)
@@ -249,8 +250,8 @@ def test_pieces_of_other_conditions_are_dropped(bench_cpu, two_problems, monkeyp
     two_problems("--quick", "--only", "^a:")
     _, found = two_problems("--only", "^b:")
     assert found.keys() == {"5x6x7 float32 silu"}
-    about = bench_cpu.machine.about()
-    monkeypatch.setattr(bench_cpu.machine, "about", lambda: {**about, "build": "another"})
+    about = bench_cpu.machine.about
+    monkeypatch.setattr(bench_cpu.machine, "about", lambda heap: {**about(heap), "build": "another"})
     text, found = two_problems("--only", "^a:")
     assert found.keys() == {"2x3x4 float32 silu"}
     assert "\nold\n" in text
