@@ -6,7 +6,7 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 # A Python to use; empty: the first that will do.
 PYTHON ?=
-# More arguments for pytest, for `python -m matmul_fused bench`.
+# More arguments for pytest, for the benches.
 PYTEST ?=
 BENCH ?=
 # What was given of the fuzzer's settings (tests/fuzz/run.py says what they are).
@@ -20,7 +20,7 @@ PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find cmake cs
 C_SOURCES := $(shell find csrc tests/c tests/stub_cuda tests/hipsim -name '*.[ch]' -o -name '*.inc')
 PYTHON_SOURCES := python tests tools bench
 
-.PHONY: help demo test test-full sanitize fuzz wheel aarch64 bench lint format clean torch
+.PHONY: help demo test test-full sanitize fuzz wheel aarch64 bench bench-cpu results lint format clean torch
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -43,6 +43,12 @@ fuzz: $(STAMPS)/test $(STAMPS)/sanitize ## random calls under ASan+UBSan; FUZZ_S
 
 bench: $(STAMPS)/install torch ## timings beside NumPy and torch
 	$(BIN)/python -m matmul_fused bench $(BENCH)
+
+bench-cpu: $(STAMPS)/install $(STAMPS)/test torch ## the CPU beside torch, torch.compile and NumPy, into bench/RESULTS.md (8 minutes)
+	$(BIN)/python bench/bench_cpu.py $(BENCH)
+
+results: $(STAMPS)/install ## what `make test` and `make wheel` measured, into bench/RESULTS.md
+	$(BIN)/python bench/results.py
 
 wheel: $(STAMPS)/wheel ## the wheels, into dist/; checked, and tried on every Python found
 	$(BIN)/python tools/wheel_build.py

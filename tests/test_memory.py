@@ -1,6 +1,8 @@
-"""Memory of the extension: every failure to allocate is a MemoryError, leaks nothing and says nothing; and no kernel
-steps beyond its workspace. Scripts of isolated/ in processes with another allocator (c/*_malloc.c)."""
+"""Memory of the extension: every failure to allocate is a MemoryError, leaks nothing and says nothing; no kernel steps
+beyond its workspace, which is small whatever the problem. Scripts of isolated/ in processes with another allocator
+(c/*_malloc.c)."""
 
+import json
 import os
 import platform
 import shutil
@@ -48,3 +50,15 @@ def test_kernels_keep_within_their_workspace(preloaded, kernel):
     done = python("-W", "error", ISOLATED / "guarded.py", kernel, environment=environment, check=False)
     last = done.stdout.splitlines()[-1:]
     assert (done.returncode, last, done.stderr) == (0, ["done"], "")
+
+
+@pytest.mark.parametrize("kernel", KERNELS[:-1])
+def test_workspace_is_small_at_any_size(preloaded, kernel, accounts):
+    """At most 8 MiB, and 1 MiB for each thread; bench/results.py writes the figures into RESULTS.md."""
+    environment = {**preloaded("counting_malloc"), "OPENBLAS_NUM_THREADS": "1"}
+    done = python("-W", "error", ISOLATED / "workspace.py", kernel, environment=environment)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(rows) > 1
+    for row in rows:
+        accounts.record("workspace", row)
+        assert 1 << 20 < row["bytes"] <= row["allowed"], row

@@ -42,21 +42,40 @@ def rotate(make: Callable[[int], T], nbytes: int, cache_bytes: int = 64 << 20, m
     return [make(i) for i in range(min(most, 1 + math.ceil(cache_bytes / max(nbytes, 1))))]
 
 
+def settle(least: float = 0.01, most: float = 0.5) -> None:
+    """Sleep until the threads of this process rest: those of OpenMP and OpenBLAS spin on after a call is done.
+
+    least: seconds at a time. most: seconds in all.
+    """
+    start = before = time.perf_counter()
+    busy = True
+    while busy and before - start < most:
+        used = time.process_time()
+        time.sleep(least)
+        now = time.perf_counter()
+        busy = time.process_time() - used > 0.1 * (now - before)
+        before = now
+
+
 def measure(
     arms: Mapping[str, Sequence[Call]],
     *,
     rounds: int = 15,
     sample_seconds: float = 0.01,
     warm_up_seconds: float = 0.05,
+    budget_seconds: float = math.inf,
+    between: Call | None = None,
     synchronise: Call | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Timing]:
     """Time the arms; the first is what ratios are relative to.
 
     arms: name -> calls without arguments that do the same work on different copies (see rotate).
-    rounds: samples per arm. sample_seconds: least length of a sample. synchronise: waits for the device.
+    rounds: samples per arm; five at least, fewer than rounds once they took budget_seconds.
+    sample_seconds: least length of a sample. between: runs before every sample, untimed, such as settle.
+    synchronise: waits for the device.
     """
-    wait = synchronise or (lambda: None)
+    pause, wait = between or (lambda: None), synchronise or (lambda: None)
     turn = dict.fromkeys(arms, 0)
 
     def run(name: str, calls: int) -> float:
@@ -64,6 +83,7 @@ def measure(
         first = turn[name]
         turn[name] = (first + calls) % len(copies)
         todo = [copies[(first + i) % len(copies)] for i in range(calls)]
+        pause()
         wait()
         start = clock()
         for call in todo:
@@ -84,7 +104,10 @@ def measure(
         repeats[name] = calls
     names = list(arms)
     samples: dict[str, list[float]] = {name: [] for name in names}
+    begin = clock()
     for number in range(rounds):
+        if number >= 5 and clock() - begin > budget_seconds:
+            break
         for name in names[number % len(names) :] + names[: number % len(names)]:
             samples[name].append(run(name, repeats[name]) / repeats[name])
     return [_summary(name, samples[name], samples[names[0]], repeats[name]) for name in names]

@@ -1,0 +1,215 @@
+"""RESULTS.md: figures that programs measured, each section between markers and rewritten whole by its program.
+
+    python bench/results.py     writes "workspace" and "wheel" from build/reports (make test, make wheel)
+
+Role: bench_cpu.py writes "cpu" by it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matmul_fused.report import engineering
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, REPORTS = ROOT / "bench/RESULTS.md", ROOT / "build/reports"
+CPU_HEADER = (
+    "problem", "data", "matmul_fused", "Gflop/s", "torch eager", "out=", "prepacked", "torch.compile", "NumPy",
+    "alternating", "target",
+)  # fmt: skip
+
+
+def write_section(path: Path, name: str, text: str) -> None:
+    """Replace what stands between the markers of a section."""
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+    before, found, rest = path.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"{path} has no section between {begin.strip()} and {end.strip()}")
+    path.write_text(f"{before}{begin}{text.strip()}\n{end}{after}")
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# The CPU
+
+
+def ratio(rival: dict[str, Any], ours: dict[str, Any]) -> tuple[float, float, float]:
+    """Median and quartiles over the rounds of the rival's time / ours: above 1 we are faster."""
+    each = [x / y for x, y in zip(rival["samples_s"], ours["samples_s"], strict=True)]
+    low, _, high = statistics.quantiles(each, n=4)
+    return statistics.median(each), low, high
+
+
+def _ratios(row: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
+    arms = {arm["name"]: arm for arm in row["arms"]}
+    loop = {arm["name"]: arm for arm in row["loop"]}
+    pairs = {
+        "torch eager": ("torch eager", "matmul_fused"),
+        "out=": ("torch eager", "matmul_fused, out="),
+        "prepacked": ("torch eager", "matmul_fused, prepacked"),
+        "torch.compile": ("torch.compile", "matmul_fused"),
+        "NumPy": ("NumPy", "matmul_fused"),
+    }
+    found = {
+        name: ratio(arms[rival], arms[ours]) for name, (rival, ours) in pairs.items() if {rival, ours} <= arms.keys()
+    }
+    found["alternating"] = ratio(loop["layer_norm, torch eager"], loop["layer_norm, matmul_fused"])
+    return found
+
+
+def name_of(row: dict[str, Any]) -> str:
+    return str(row["problem"]["name"])
+
+
+def _target(row: dict[str, Any]) -> str:
+    wanted = row["problem"]["target"]
+    if wanted is None:
+        return ""
+    return f"{wanted:g} {'met' if _ratios(row)['torch eager'][0] >= wanted else 'missed'}"
+
+
+def cpu_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """The lines below CPU_HEADER."""
+    lines = []
+    for row in rows:
+        ratios, ours = _ratios(row), row["arms"][0]
+        cells = {name: f"{median:.2f} ({low:.2f}-{high:.2f})" for name, (median, low, high) in ratios.items()}
+        figures = engineering(ours["median_s"], "s"), f"{ours['gflops']:.3g}"
+        columns = (cells.get(name, "-") for name in CPU_HEADER[4:10])
+        lines.append((name_of(row), row["regime"], *figures, *columns, _target(row)))
+    return lines
+
+
+def summary(rows: Sequence[dict[str, Any]], least: float) -> str:
+    """What the project asks for, and whether these rows have it."""
+    eager = {name_of(row): _ratios(row)["torch eager"][0] for row in rows}
+    aimed = [row for row in rows if row["problem"]["target"] is not None]
+    missed = [f"{name_of(row)} ({eager[name_of(row)]:.2f})" for row in aimed if _target(row).endswith("missed")]
+    below = [f"{name} ({value:.2f})" for name, value in eager.items() if value < least]
+    return (
+        f"Targets met: {len(aimed) - len(missed)} of {len(aimed)}; missed: {', '.join(missed) or 'none'}. "
+        f"Below {least:g} of torch eager: {', '.join(below) or 'none'}."
+    )
+
+
+def skipped(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What could not run, why, and where."""
+    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for row in rows:
+        for way, why in row["skipped"].items():
+            ways, names = found.setdefault(why, ({}, {}))
+            ways[way] = names[name_of(row)] = None
+    return [f"Not run: {'; '.join(ways)}; {why}: {', '.join(names)}." for why, (ways, names) in found.items()]
+
+
+def cpu_section(conditions: str, rows: Sequence[dict[str, Any]], least: float) -> str:
+    first, last = min(row["when"] for row in rows), max(row["when"] for row in rows)
+    clocks = sorted({mhz for row in rows for mhz in row["clocks_mhz"]})
+    others, steal = (max(row[f"{what}_share"] for row in rows) for what in ("others_cpu", "steal"))
+    table = markdown(CPU_HEADER, cpu_rows(rows))
+    return "\n\n".join(
+        [
+            f"`python bench/bench_cpu.py`, {first} to {last}. {conditions}; clocks "
+            f"{f'{clocks[0]} to {clocks[-1]} MHz' if clocks else 'not readable'} (a virtual machine shows a nominal "
+            f"figure); at most {others:.0%} of the cores' time went to other processes, {steal:.0%} was stolen.",
+            "Columns 5 to 10 are times of the rival / ours in the same round, median (quartiles); above 1 we are "
+            "faster. matmul_fused takes W.T of the (N, K) weight and allocates its result; `out=` and `prepacked` "
+            "are torch eager / our call with a result given, with a prepacked weight. `alternating`: layer_norm and "
+            "the layer in a loop without pauses, all torch / with our call (the layer_norm is in both). "
+            "M x N x K; of swiglu N counts gate and up. rotated: operands come from memory, hot: from the caches.",
+            table,
+            summary(rows, least),
+            *skipped(rows),
+        ]
+    )
+
+
+def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Bars of the rivals' times / ours, a group for each problem."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError("--plot needs matplotlib, which is not installed") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = ("torch eager", "torch.compile", "NumPy", "alternating")
+    figure, axes = pyplot.subplots(figsize=(10, 1.5 + 0.6 * len(rows)), layout="constrained")
+    for number, name in enumerate(names):
+        found = [(place, _ratios(row)[name]) for place, row in enumerate(rows) if name in _ratios(row)]
+        places = [place + 0.2 * number for place, _ in found]
+        medians = [median for _, (median, _, _) in found]
+        errors = [[m - low for _, (m, low, _) in found], [high - m for _, (m, _, high) in found]]
+        lengths = [median - 1 for median in medians]
+        axes.barh(places, lengths, 0.18, left=1, xerr=errors, label=name, error_kw={"linewidth": 0.7})
+    axes.set_yticks([place + 0.3 for place in range(len(rows))], [name_of(row) for row in rows], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xlabel("time of the rival / time of matmul_fused, log scale (right of the line we are faster)")
+    figure.legend(loc="outside upper right", ncols=4, fontsize=8)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+# What other programs measured
+
+
+def workspace_section(rows: Sequence[dict[str, Any]]) -> str:
+    header = ("kernel", "threads", "calls", "most of a call", "allowed", "at")
+    lines = [
+        (
+            row["kernel"],
+            str(row["threads"]),
+            str(row["calls"]),
+            f"{row['bytes'] / 2**20:.2f} MiB",
+            f"{row['allowed'] / 2**20:.0f} MiB",
+            row["at"],
+        )
+        for row in rows
+    ]
+    return (
+        "`make test` (tests/test_memory.py): the greatest peak of the heap during a call with `out=`.\n\n"
+        + markdown(header, lines)
+    )
+
+
+def wheel_section(report: dict[str, Any]) -> str:
+    header = ("CPython", "install, s", "with NumPy, s", "import, ms", "tests passed")
+    lines = [
+        (
+            name.split(" ")[0],
+            f"{row['install_s']:.1f}",
+            f"{row['install_with_numpy_s']:.1f}",
+            f"{row['import_ms']:.1f}",
+            str(row["passed"]),
+        )
+        for name, row in report["pythons"].items()
+    ]
+    size = f"`make wheel`: {report['wheel']}, {report['bytes'] / 1024:.0f} KiB."
+    return f"{size}\n\n{markdown(header, lines)}"
+
+
+SECTIONS = {"workspace": workspace_section, "wheel": wheel_section}
+
+
+def main(results: Path = RESULTS, reports: Path = REPORTS) -> int:
+    for name, section in SECTIONS.items():
+        report = reports / f"{name}.json"
+        if report.is_file():
+            write_section(results, name, section(json.loads(report.read_text())))
+        print(f"{name}: {'written' if report.is_file() else f'left as it is, there is no {report}'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,299 @@
+"""The benches' own logic, on problems that are small: nothing here asks how fast anything is."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from matmul_fused.testing import timing
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCH = ROOT / "bench"
+
+
+def load(name, *needed):
+    """A module of bench/, which is no package."""
+    for package in needed:
+        pytest.importorskip(package)
+    sys.path.insert(0, str(BENCH))
+    try:
+        return __import__(name)
+    finally:
+        sys.path.remove(str(BENCH))
+
+
+@pytest.fixture(scope="module")
+def results():
+    return load("results")
+
+
+@pytest.fixture(scope="module")
+def bench_cpu():
+    return load("bench_cpu", "torch", "ml_dtypes")
+
+
+@pytest.fixture(scope="module")
+def rivals():
+    return load("rivals", "torch", "ml_dtypes")
+
+
+# --- the protocol ---
+
+
+class Time:
+    """A clock that goes on by sleep only; another thread uses the processor until `busy_until`."""
+
+    def __init__(self, busy_until=0.0):
+        self.now, self.busy_until = 0.0, busy_until
+
+    def perf_counter(self):
+        return self.now
+
+    def process_time(self):
+        return min(self.now, self.busy_until)
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("busy_until", "most", "until"), [(0, 1, 0.01), (0.005, 1, 0.02), (0.1, 1, 0.11), (9, 0.5, 0.5)]
+)
+def test_settle_waits_for_threads_that_spin(monkeypatch, busy_until, most, until):
+    clock = Time(busy_until)
+    monkeypatch.setattr(timing, "time", clock)
+    timing.settle(most=most)
+    assert clock.now == pytest.approx(until, abs=0.0101)
+    assert clock.now >= until - 1e-9
+
+
+def test_rounds_end_with_the_budget_and_pauses_are_not_timed():
+    clock = Time()
+    arms = {"first": [lambda: clock.sleep(1)], "second": [lambda: clock.sleep(3)]}
+    limits = {
+        "sample_seconds": 0,
+        "warm_up_seconds": 0,
+        "clock": clock.perf_counter,
+        "between": lambda: clock.sleep(10),
+    }
+    for budget, rounds in ((0, 5), (6 * 24, 7), (1e9, 15)):
+        first, second = timing.measure(arms, budget_seconds=budget, **limits)
+        assert (first.samples, second.samples) == ((1,) * rounds, (3,) * rounds)
+        assert second.ratio == 3
+
+
+# --- the ways of a problem ---
+
+
+def shrunk(problem):
+    """The same kind of problem, small and ragged."""
+    return dataclasses.replace(
+        problem, m=min(problem.m, 9), n=min(problem.n, 34), k=min(problem.k, 40), batch=min(problem.batch, 3)
+    )
+
+
+def test_problems_have_names_of_their_own_and_the_targets(bench_cpu):
+    names = [problem.name for problem in bench_cpu.PROBLEMS]
+    assert len(set(names)) == len(names)
+    targets = {problem.name: problem.target for problem in bench_cpu.PROBLEMS if problem.target}
+    assert targets == {
+        "1024x1024x1024 float32 silu": 1.1,
+        "2048x2048x2048 float32 silu": 1.1,
+        "1024x1024x1024 bfloat16 silu": 4,
+        "1024x1024x1024 float16 silu": 4,
+        "1x8192x2048 float32 silu": 1.3,
+        "1x8192x2048 bfloat16 silu": 1.3,
+        "4096x1024x64 float32 gelu": 1.5,
+    }
+
+
+def refuse(problem):
+    raise RuntimeError("no C++ compiler\nand more lines")
+
+
+def test_every_way_computes_the_same(bench_cpu, rivals, monkeypatch):
+    """Of every problem's kind, also in a copy; compiled by nobody, which is told."""
+    monkeypatch.setattr(rivals, "_compiled_layer", refuse)
+    for problem in {shrunk(problem) for problem in bench_cpu.PROBLEMS}:
+        first = rivals.Operands(problem)
+        ways = rivals.ways(problem, first)
+        assert ways.calls.keys() | ways.skipped.keys() == {
+            "matmul_fused", "matmul_fused, out=", "matmul_fused, prepacked", "matmul_fused, prepacked, out=",
+            "torch eager", "torch.compile", "NumPy",
+        }  # fmt: skip
+        assert not ways.calls.keys() & ways.skipped.keys()
+        assert ways.skipped["torch.compile"] == "RuntimeError: no C++ compiler"
+        assert ("NumPy" in ways.calls) == (problem.dtype in ("float32", "float64") and problem.activation != "gelu")
+        copy = rivals.Operands(problem, first)
+        assert not {t.data_ptr() for t in first.tensors()} & {t.data_ptr() for t in copy.tensors()}
+        for operands in (first, copy):
+            errors = rivals.check(problem, operands, ways.calls)
+            assert errors.keys() == ways.calls.keys()
+        loop = rivals.alternating(problem)
+        ours, torchs = (loop[f"layer_norm, {way}"](first).double().numpy() for way in ("matmul_fused", "torch eager"))
+        tolerance = {"float32": 1e-5, "float64": 1e-13, "float16": 2e-2, "bfloat16": 1e-1}[problem.dtype]
+        np.testing.assert_allclose(ours, torchs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("way", ["torch eager", "NumPy", "matmul_fused", "matmul_fused, out="])
+def test_a_wrong_way_is_not_timed(rivals, way):
+    problem = rivals.Problem("test", 9, 33, 40)
+    operands = rivals.Operands(problem)
+
+    def wrong(o):
+        result = rivals.torch_layer(problem)(*o.tensors())
+        result[3, 5] += 0.01
+        return result
+
+    with pytest.raises(AssertionError, match=f"9x33x40 float32 silu, {way}"):
+        rivals.check(problem, operands, {way: wrong})
+
+
+def test_out_that_is_not_written_is_seen(rivals):
+    problem = rivals.Problem("test", 9, 33, 40)
+    with pytest.raises(AssertionError, match="out="):
+        rivals.check(problem, rivals.Operands(problem), {"matmul_fused, out=": lambda o: o.out})
+
+
+# --- a run ---
+
+
+def test_quick_run(bench_cpu, tmp_path):
+    """In a process of its own, compiled by torch.compile if that can."""
+    results = tmp_path / "RESULTS.md"
+    results.write_text("as it is\n")
+    name = "128x128x128 float32 relu"
+    command = [sys.executable, BENCH / "bench_cpu.py", "--quick", "--only", f"small: {name}$", "--results", results]
+    command += ["--json", tmp_path / "new/cpu.json", "--plot", tmp_path / "cpu.png"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads((tmp_path / "new/cpu.json").read_text())
+    assert written["about"]["threads"].keys() == {"matmul_fused", "torch"}
+    assert written["about"]["heap"] == "keeps what is freed"
+    assert written["results"].keys() == {name}
+    row = written["results"][name]
+    assert (row["regime"], row["copies"], row["quick"]) == ("hot", 1, True)
+    arms = {arm["name"]: arm for arm in row["arms"]}
+    assert next(iter(arms)) == "matmul_fused"
+    assert {"matmul_fused, out=", "matmul_fused, prepacked", "torch eager", "NumPy"} < arms.keys()
+    assert ("torch.compile" in arms) != ("torch.compile" in row["skipped"])
+    assert row["relative_errors"].keys() == arms.keys()
+    assert [arm["name"] for arm in row["loop"]] == [
+        "layer_norm, matmul_fused", "layer_norm, torch eager", "layer_norm alone",
+    ]  # fmt: skip
+    for arm in [*row["arms"], *row["loop"]]:
+        low, high = arm["quartiles_s"]
+        assert 0 < arm["best_s"] <= arm["median_s"]
+        assert low <= arm["median_s"] <= high
+        assert arm["gflops"] == pytest.approx(2 * 128**3 / arm["median_s"] / 1e9)
+        assert len(arm["samples_s"]) == 3
+    assert name in done.stdout
+    assert "RESULTS.md is left as it is: a quick run" in done.stdout
+    assert results.read_text() == "as it is\n"
+    assert (tmp_path / "cpu.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def two_problems(bench_cpu, rivals, monkeypatch, tmp_path):
+    """A function that runs the bench on two problems with canned times: ours 2, 2.5 and 3 ms, torch's twice those."""
+    problems = (rivals.Problem("a", 2, 3, 4, target=1.5), rivals.Problem("b", 5, 6, 7, target=2.5))
+
+    def canned(problem, quick):
+        def arm(name, factor):
+            samples = [factor * x for x in (0.002, 0.0025, 0.003)]
+            return {"name": name, "median_s": samples[1], "gflops": 1.0, "samples_s": samples}
+
+        return {
+            "problem": {"name": problem.name, **dataclasses.asdict(problem)},
+            "regime": "hot",
+            "arms": [arm("matmul_fused", 1), arm("torch eager", 2), arm("matmul_fused, out=", 0.5)],
+            "loop": [arm("layer_norm, matmul_fused", 3), arm("layer_norm, torch eager", 1.5)],
+            "skipped": {"NumPy": "no reason"},
+            "quick": quick,
+            **bench_cpu.machine.Snapshot().until_now(),
+        }
+
+    monkeypatch.setattr(bench_cpu, "PROBLEMS", problems)
+    monkeypatch.setattr(bench_cpu, "run", canned)
+    (tmp_path / "R.md").write_text("above\n<!-- cpu: begin -->\nold\n<!-- cpu: end -->\nbelow\n")
+
+    def run(*arguments):
+        paths = ["--json", str(tmp_path / "cpu.json"), "--results", str(tmp_path / "R.md")]
+        assert bench_cpu.main([*paths, *arguments]) == 0
+        return (tmp_path / "R.md").read_text(), json.loads((tmp_path / "cpu.json").read_text())["results"]
+
+    return run
+
+
+def test_a_run_in_pieces_fills_the_section(two_problems, capsys):
+    text, found = two_problems("--only", "^a:")
+    assert "\nold\n" in text
+    assert "1 problems are still to be measured" in capsys.readouterr().out
+    text, found = two_problems("--only", "^b:")
+    assert found.keys() == {"2x3x4 float32 silu", "5x6x7 float32 silu"}
+    assert text.startswith("above\n<!-- cpu: begin -->\n`python bench/bench_cpu.py`, ")
+    assert text.endswith("\n<!-- cpu: end -->\nbelow\n")
+    assert "old" not in text
+    first, second = (line for line in text.splitlines() if line.startswith(("| 2x3x4", "| 5x6x7")))
+    times = "2.00 (2.00-2.00) | 4.00 (4.00-4.00) | - | - | - | 0.50 (0.50-0.50)"
+    assert first == f"| 2x3x4 float32 silu | hot | 2.5 ms | 1 | {times} | 1.5 met |"
+    assert second.endswith(f"| {times} | 2.5 missed |")
+    assert "Targets met: 1 of 2; missed: 5x6x7 float32 silu (2.00). Below 0.9 of torch eager: none." in text
+    assert "Not run: NumPy; no reason: 2x3x4 float32 silu, 5x6x7 float32 silu." in text
+
+
+def test_pieces_of_other_conditions_are_dropped(bench_cpu, two_problems, monkeypatch):
+    two_problems("--quick", "--only", "^a:")
+    _, found = two_problems("--only", "^b:")
+    assert found.keys() == {"5x6x7 float32 silu"}
+    about = bench_cpu.machine.about
+    monkeypatch.setattr(bench_cpu.machine, "about", lambda heap: {**about(heap), "build": "another"})
+    text, found = two_problems("--only", "^a:")
+    assert found.keys() == {"2x3x4 float32 silu"}
+    assert "\nold\n" in text
+
+
+def test_a_pattern_without_a_match_lists_the_problems(bench_cpu, capsys):
+    assert bench_cpu.main(["--only", "nothing like it"]) == 2
+    assert capsys.readouterr().out.splitlines()[0] == f"square: {bench_cpu.PROBLEMS[0].name}"
+
+
+# --- RESULTS.md ---
+
+
+def test_sections_are_replaced_one_at_a_time(results, tmp_path):
+    text = (BENCH / "RESULTS.md").read_text()
+    for name in ("cpu", *results.SECTIONS):
+        assert text.count(f"\n<!-- {name}: begin -->\n") == text.count(f"\n<!-- {name}: end -->\n") == 1
+    path = tmp_path / "R.md"
+    path.write_text(text)
+    results.write_section(path, "wheel", "new\n")
+    before, _, rest = text.partition("<!-- wheel: begin -->\n")
+    assert (
+        path.read_text()
+        == before + "<!-- wheel: begin -->\nnew\n<!-- wheel: end -->\n" + rest.partition("wheel: end -->\n")[2]
+    )
+    with pytest.raises(ValueError, match="has no section between <!-- absent: begin -->"):
+        results.write_section(path, "absent", "new")
+
+
+def test_reports_become_sections(results, tmp_path, capsys):
+    path = tmp_path / "R.md"
+    path.write_text("".join(f"<!-- {name}: begin -->\nold {name}\n<!-- {name}: end -->\n" for name in results.SECTIONS))
+    rows = [{"kernel": "k", "threads": 2, "calls": 5, "bytes": 3 << 20, "allowed": 10 << 20, "at": "1x2x3"}]
+    (tmp_path / "workspace.json").write_text(json.dumps(rows))
+    assert results.main(path, tmp_path) == 0
+    assert "wheel: left as it is, there is no " in capsys.readouterr().out
+    assert "old wheel" in path.read_text()
+    assert "| k | 2 | 5 | 3.00 MiB | 10 MiB | 1x2x3 |" in path.read_text()
+    figures = {"install_s": 1.25, "install_with_numpy_s": 9, "import_ms": 10.5, "passed": 77}
+    report = {"wheel": "a.whl", "bytes": 2048, "pythons": {"3.12.1 (prefix)": figures}}
+    (tmp_path / "wheel.json").write_text(json.dumps(report))
+    assert results.main(path, tmp_path) == 0
+    assert "a.whl, 2 KiB" in path.read_text()
+    assert "| 3.12.1 | 1.2 | 9.0 | 10.5 | 77 |" in path.read_text()
+    assert "prefix" not in path.read_text()
