@@ -57,13 +57,13 @@ def run(command: Sequence[str | Path]) -> None:
         raise subprocess.CalledProcessError(done.returncode, [*map(str, command)])
 
 
-def build(sanitizer: str, root: Path = ROOT, out: Path | None = None) -> Path:
-    """Build root's extension, what is not up to date of it; the folder to put on PYTHONPATH."""
+def build(sanitizer: str, root: Path = ROOT, out: Path | None = None, gpus: str = "none") -> Path:
+    """Build root's extension, what is not up to date of it; the folder to put on PYTHONPATH. gpus: MMF_GPU_ARCHS."""
     out = out or BUILD / sanitizer
     objects, site = out / "objects", out / "site"
     configure = [tool("cmake"), "-S", root, "-B", objects, "-G", "Ninja", f"-DMMF_SANITIZE={FLAGS[sanitizer]}"]
     configure += ["-DMMF_WERROR=ON", f"-DCMAKE_C_COMPILER={compiler()}", f"-DPython_EXECUTABLE={sys.executable}"]
-    configure += ["-DMMF_BUILD_TESTS=ON"]
+    configure += ["-DMMF_BUILD_TESTS=ON", f"-DMMF_GPU_ARCHS={gpus}"]
     run([*configure, f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"])
     run([tool("ninja"), "-C", objects])
     shutil.copytree(root / "python" / "matmul_fused", site / "matmul_fused", dirs_exist_ok=True)
