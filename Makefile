@@ -59,7 +59,7 @@ aarch64: $(STAMPS)/wheel ## the C tests for aarch64, under emulation
 	emulator=$$(sh tools/qemu_aarch64.sh build/qemu) && ZIG=$$($(BIN)/python tools/wheel_build.py zig) \
 	    $(BIN)/cmake --fresh -S . -B build/aarch64 --toolchain cmake/zig.cmake -DMMF_ZIG_ARCH=aarch64 \
 	    -DCMAKE_CROSSCOMPILING_EMULATOR="$$emulator" -DMMF_WERROR=$(if $(CI),ON,OFF) \
-	    -DMMF_BUILD_EXTENSION=OFF -DMMF_BUILD_TESTS=ON -DMMF_TEST_CASES=150
+	    -DMMF_BUILD_EXTENSION=OFF -DMMF_BUILD_TESTS=ON -DMMF_GPU_ARCHS=none -DMMF_TEST_CASES=150
 	$(BIN)/cmake --build build/aarch64 --parallel $$(nproc)
 	$(BIN)/ctest --test-dir build/aarch64 --verbose --no-tests=error
 

@@ -1,9 +1,10 @@
 """What the machine code of every shipped AMD object says without running: registers, memory, spills, the hot loop.
 
-    python bench/amd_static.py [--objects DIR] [--json FILE]
+    python bench/amd_static.py [--objects DIR] [--json FILE] [--write]
 
 Objects are those embedded in the installed package, or of a folder as `python -m matmul_fused info --objects` writes
-it. Needs msgpack and pyelftools (notes of a code object) and rocm-llvm-python (LLVM's disassembler).
+it. --write puts the table into docs/amd_objects.md, which tests/test_device_objects.py compares with the build. Needs
+msgpack and pyelftools (notes of a code object) and rocm-llvm-python (LLVM's disassembler).
 
 The hot loop is the innermost loop with the most products. Its columns: products (matrix instructions, else fused
 multiply-adds), their share of the loop's instructions, then the other instructions by unit. Matrix kernels besides:
@@ -29,6 +30,7 @@ import msgpack
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import NoteSection
 
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "amd_objects.md"
 NT_AMDGPU_METADATA = 32
 # Cycles on a SIMD of the matrix instructions in use: AMD's matrix instruction calculator, for gfx950 AMD's blog.
 MATRIX_CYCLES = {
@@ -109,15 +111,20 @@ class Facts:
     wave: int
     code: int
     forbidden: list[str]  # instructions that no kernel may have
+    compiler: str
     loop: Loop
 
     @property
     def waves_per_simd(self) -> int:
-        """That registers and shared memory allow: 512 registers a lane and 64 (gfx950: 160) KB a CU of four SIMDs."""
-        if not self.arch.startswith("gfx9"):
-            return min(16, 1536 // (-(-self.vgpr // 24) * 24))
-        by_registers = min(8, 512 // (-(-(self.vgpr + self.agpr) // 8) * 8))
-        groups = (160 if self.arch == "gfx950" else 64) * 1024 // max(self.lds, 1)
+        """That registers and shared memory allow, on four SIMDs: 512 registers a lane (RDNA: 1536 in granules of 24)
+        and 64 KB a CU (gfx950: 160, RDNA: 128 a pair of CUs)."""
+        if self.arch.startswith("gfx9"):
+            by_registers = min(8, 512 // (-(-(self.vgpr + self.agpr) // 8) * 8))
+            kilobytes = 160 if self.arch == "gfx950" else 64
+        else:
+            by_registers = min(16, 1536 // (-(-self.vgpr // 24) * 24))
+            kilobytes = 128
+        groups = kilobytes * 1024 // max(self.lds, 1)
         return min(by_registers, groups * self.threads // self.wave // 4)
 
 
@@ -198,6 +205,7 @@ def facts_of(arch: str, kernel: str, image: bytes) -> Facts:
         wave=entry[".wavefront_size"],
         code=sum(i.size for i in instructions),
         forbidden=sorted({i.name for i in instructions if FORBIDDEN.match(i.name)}),
+        compiler=re.search(rb"clang version [^\0]*", elf.get_section_by_name(".comment").data())[0].decode(),
         loop=hot_loop(instructions),
     )
 
@@ -242,10 +250,26 @@ def table(all_facts: list[Facts]) -> str:
     )
 
 
+def documentation(all_facts: list[Facts]) -> str:
+    """docs/amd_objects.md."""
+    rows = [list(COLUMNS), ["---", "---", *["---:"] * (len(COLUMNS) - 2)], *map(line, all_facts)]
+    table = ["| " + " | ".join(cell.lstrip("| ") for cell in row) + " |" for row in rows]
+    intro = f"""# The shipped AMD objects, read without running them
+
+Written by `python bench/amd_static.py --write`, compared with the build by `tests/test_device_objects.py`. Compiler:
+{", ".join(sorted({f.compiler for f in all_facts}))}. Registers, spills, bytes of LDS and of scratch as the objects'
+own notes have them; waves: at once on a SIMD, as far as registers and LDS allow. From "loop" on: the instructions of
+the innermost loop with the most products by kind (the head of `bench/amd_static.py` says more). No object may spill
+or use scratch. Nothing here is a timing.
+"""
+    return "\n".join([intro, *table]) + "\n"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--objects", type=Path, help="a folder of objects instead of the embedded ones")
     parser.add_argument("--json", type=Path, help="write the facts here, too")
+    parser.add_argument("--write", action="store_true", help=f"write the table into {DOCUMENT.name}, too")
     options = parser.parse_args()
     objects = of_folder(options.objects) if options.objects else embedded()
     if not objects:
@@ -255,6 +279,8 @@ def main() -> int:
     print(f"{len(found)} objects, {sum(f.bytes for f in found) / 1e6:.2f} MB")
     if options.json:
         options.json.write_text(json.dumps([asdict(f) for f in found], indent=1))
+    if options.write:
+        DOCUMENT.write_text(documentation(found))
     return int(any(f.spills or f.scratch or f.forbidden for f in found))
 
 

@@ -5,7 +5,7 @@
 #   MMF_GPU_ARCHS        targets, joined by ; or , (gfx942, sm_90a); "none": no device code
 #   MMF_DEVICE_CLANG     another clang (its ld.lld is looked for beside it, then in PATH: MMF_DEVICE_LLD)
 #   MMF_DEVICE_OBJECTS   a folder of ready objects, as `python -m matmul_fused info --objects DIR` writes it: nothing is
-#                        compiled
+#                        compiled; it must hold every kernel of MMF_GPU_ARCHS
 #   MMF_PTXAS            NVIDIA's assembler: cubins are embedded beside the PTX where it is found; "": no cubins
 set(MMF_GPU_ARCHS "gfx90a;gfx942;gfx950;gfx1100;gfx1201;sm_80;sm_90a" CACHE STRING "GPU targets, or none")
 set(MMF_DEVICE_CLANG "" CACHE FILEPATH "clang for device code instead of ziglang's")
@@ -16,9 +16,10 @@ set(MMF_KERNELS "${CMAKE_CURRENT_SOURCE_DIR}/csrc/gpu/kernels")
 set(MMF_DEVICE_BUILD "${CMAKE_CURRENT_BINARY_DIR}/device")
 
 # C++14 is what hipRTC compiles by default. One division in 2.5 units in the last place costs a third of an exact one;
-# the bounds of the activations allow it. cumode: a workgroup's threads share one CU, as hipRTC has it.
+# the bounds of the activations allow it. A cuid would be a symbol made of the source's path: without it, the same source
+# gives the same bytes wherever it lies.
 set(MMF_DEVICE_FLAGS -std=c++14 -O3 -Wall -Wextra -Werror "-I${CMAKE_CURRENT_SOURCE_DIR}/csrc")
-set(MMF_HIP_FLAGS -x hip --cuda-device-only -nogpuinc -nogpulib -mcode-object-version=5
+set(MMF_HIP_FLAGS -x hip --cuda-device-only -nogpuinc -nogpulib -mcode-object-version=5 -fuse-cuid=none
     -fno-hip-fp32-correctly-rounded-divide-sqrt)
 # Constants hoisted out of the loops of the epilogue fill the scalar registers, and then spill.
 set(MMF_AMDGPU_FLAGS --target=amdgcn-amd-amdhsa -O3 -nogpulib -mcode-object-version=5 -mllvm -disable-machine-licm)
@@ -28,10 +29,14 @@ set(MMF_CUDA_FLAGS -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-path=
 # Set in the caller: clang and lld, commands as lists; or note, why there is no compiler.
 function(mmf_find_device_compiler)
   if(MMF_DEVICE_CLANG)
-    cmake_path(GET MMF_DEVICE_CLANG PARENT_PATH beside)
-    find_program(MMF_DEVICE_LLD ld.lld HINTS "${beside}" REQUIRED)
+    if(MMF_DEVICE_LLD)
+      set(lld "${MMF_DEVICE_LLD}")
+    else()
+      cmake_path(GET MMF_DEVICE_CLANG PARENT_PATH beside)
+      find_program(lld ld.lld HINTS "${beside}" NO_CACHE REQUIRED)
+    endif()
     set(clang "${MMF_DEVICE_CLANG}" PARENT_SCOPE)
-    set(lld "${MMF_DEVICE_LLD}" PARENT_SCOPE)
+    set(lld "${lld}" PARENT_SCOPE)
     return()
   endif()
   if(Python_Interpreter_FOUND)
@@ -86,25 +91,43 @@ endfunction()
 
 # The row's objects among the ready ones.
 function(mmf_take_kernel arch kernel)
+  set(found)
   foreach(kind co cubin ptx)
     set(object "${MMF_DEVICE_OBJECTS}/${arch}/${kernel}.${kind}")
     if(EXISTS "${object}")
-      list(APPEND objects "${arch}|${kernel}|${object}")
+      list(APPEND found "${arch}|${kernel}|${object}")
     endif()
   endforeach()
+  if(NOT found)
+    message(FATAL_ERROR "MMF_DEVICE_OBJECTS: ${MMF_DEVICE_OBJECTS} has no ${kernel} for ${arch}; "
+                        "-DMMF_GPU_ARCHS says which targets to take")
+  endif()
+  list(APPEND objects ${found})
   set(objects ${objects} PARENT_SCOPE)
 endfunction()
 
-# Every row for every target; sets objects.
-function(mmf_all_kernels)
-  set(objects)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${MMF_KERNELS}/kernels.def")
-  file(STRINGS "${MMF_KERNELS}/kernels.def" rows REGEX "^MMF_GPU_KERNEL\\(")
+# MMF_GPU_ARCHS as a list in archs; empty for "none".
+function(mmf_list_archs)
   string(REPLACE "," ";" archs "${MMF_GPU_ARCHS}")
+  if(archs STREQUAL "none")
+    set(archs)
+  elseif(NOT archs)
+    message(FATAL_ERROR "MMF_GPU_ARCHS is empty; it names GPU targets (gfx942;sm_90a), or is \"none\"")
+  endif()
   foreach(arch IN LISTS archs)
     if(NOT arch MATCHES "^(gfx[0-9a-f]+|sm_[0-9]+a?)$")
       message(FATAL_ERROR "MMF_GPU_ARCHS: \"${arch}\" is no GPU target (gfx942, sm_90a) and not \"none\"")
     endif()
+  endforeach()
+  set(archs ${archs} PARENT_SCOPE)
+endfunction()
+
+# Every row for every target of archs; sets objects.
+function(mmf_all_kernels)
+  set(objects)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${MMF_KERNELS}/kernels.def")
+  file(STRINGS "${MMF_KERNELS}/kernels.def" rows REGEX "^MMF_GPU_KERNEL\\(")
+  foreach(arch IN LISTS archs)
     string(TOUPPER "${arch}" tag)
     foreach(row IN LISTS rows)
       if(NOT row MATCHES "^MMF_GPU_KERNEL\\(([a-z0-9_]+), ([a-z0-9_]+), .*, ([A-Z0-9_ |]+)\\)$")
@@ -157,7 +180,8 @@ function(mmf_add_device_code sources)
   find_program(MMF_PTXAS ptxas)
   set(note "")
   set(objects)
-  if(MMF_GPU_ARCHS STREQUAL "none")
+  mmf_list_archs()
+  if(NOT archs)
     set(note "it was built with MMF_GPU_ARCHS=none")
   else()
     if(NOT MMF_DEVICE_OBJECTS)
@@ -166,20 +190,23 @@ function(mmf_add_device_code sources)
     if(NOT note)
       mmf_all_kernels()
     endif()
-    if(NOT note AND NOT objects)
-      message(FATAL_ERROR "MMF_DEVICE_OBJECTS: ${MMF_DEVICE_OBJECTS} holds no object of MMF_GPU_ARCHS")
-    endif()
   endif()
   list(LENGTH objects count)
   message(STATUS "Device code: ${count} objects ${note}")
 
   # The generic kernel as one text: hipRTC compiles it for GPUs that no object is for.
-  set(text "${MMF_DEVICE_BUILD}/gemm_simt.txt")
-  set(flatten "${CMAKE_CURRENT_SOURCE_DIR}/cmake/flatten.py")
-  add_custom_command(
-    OUTPUT "${text}"
-    COMMAND "${Python_EXECUTABLE}" "${flatten}" "${CMAKE_CURRENT_SOURCE_DIR}/csrc" gpu/kernels/gemm_simt.hip "${text}"
-    DEPENDS ${MMF_KERNEL_PARTS} "${MMF_KERNELS}/gemm_simt.hip" "${flatten}" VERBATIM)
+  if(objects)
+    set(text "${MMF_DEVICE_BUILD}/gemm_simt.txt")
+    set(flatten "${CMAKE_CURRENT_SOURCE_DIR}/cmake/flatten.py")
+    add_custom_command(
+      OUTPUT "${text}"
+      COMMAND "${Python_EXECUTABLE}" "${flatten}" "${CMAKE_CURRENT_SOURCE_DIR}/csrc" gpu/kernels/gemm_simt.hip
+              "${text}"
+      DEPENDS ${MMF_KERNEL_PARTS} "${MMF_KERNELS}/gemm_simt.hip" "${flatten}" VERBATIM)
+  else()
+    set(text "${MMF_DEVICE_BUILD}/no_device_code.txt")
+    file(CONFIGURE OUTPUT "${text}" CONTENT "" @ONLY)
+  endif()
 
   set(output "${MMF_DEVICE_BUILD}/device_objects.c")
   mmf_write_device_objects("${output}" "${text}" "${note}")

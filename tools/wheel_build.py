@@ -8,10 +8,12 @@ than manylinux_2_28 and libraries that are not everywhere, abi3audit refuses wha
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,13 +47,15 @@ def _include_folder():
     return WORK / "include"
 
 
-def build(architecture):
-    """The wheel of one architecture, in dist/."""
+def build(architecture, device_objects=""):
+    """The wheel of one architecture, in dist/. device_objects: a folder of GPU code; empty: it is compiled."""
     settings = {
         "build-dir": WORK / architecture,
         "cmake.toolchain-file": ROOT / "cmake/zig.cmake",
         "cmake.define.MMF_ZIG_ARCH": architecture,
         "cmake.define.MMF_WERROR": "ON" if os.environ.get("CI") else "OFF",
+        "cmake.define.MMF_DEVICE_OBJECTS": device_objects,
+        "cmake.define.MMF_PTXAS": "",  # PTX only: a wheel does not depend on what the machine has of CUDA
         "install.strip": "false",  # the linker does; this machine's strip may not know the architecture
     }
     environment = {
@@ -90,11 +94,27 @@ def check(wheel):
     return found
 
 
+def device_code(wheel, architecture):
+    """The targets of the GPU code in a wheel; an error if an object that was made for it is not in it."""
+    source = (WORK / architecture / "device/device_objects.c").read_text()
+    listed = re.findall(r'^\w+\(mmf_object_\d+, "(.*)"\)$', source, re.MULTILINE)
+    with zipfile.ZipFile(wheel) as archive:
+        library = archive.read("matmul_fused/_core.abi3.so")
+    missing = [file for file in listed if Path(file).read_bytes() not in library]
+    if missing or not listed:
+        raise RefusedError(f"{wheel.name}: no GPU code, or not all of it: {missing}")
+    return sorted({Path(file).parent.name for file in listed})
+
+
 def main(*architectures):
+    device_objects = ""
     for architecture in architectures or ARCHITECTURES:
-        wheel = build(architecture)
+        wheel = build(architecture, device_objects)
+        device_objects = device_objects or WORK / architecture / "device"
         found = check(wheel)
-        print(f"{wheel.relative_to(ROOT)}: {wheel.stat().st_size / 1024:.0f} KiB, stable ABI, {found['overall_tag']}")
+        size = f"{wheel.stat().st_size / 1024:.0f} KiB"
+        print(f"{wheel.relative_to(ROOT)}: {size}, stable ABI, {found['overall_tag']}; GPU code for", end=" ")
+        print(*device_code(wheel, architecture), sep=", ")
 
 
 if __name__ == "__main__":

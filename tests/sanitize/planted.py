@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +21,12 @@ COPIED = ("csrc", "cmake", "python", "CMakeLists.txt", "pyproject.toml")
 @dataclass(frozen=True)
 class Bug:
     name: str
-    sanitizer: str  # the build that must see it; address: by the fuzzer, thread: by stress.py
+    sanitizer: str  # the build that must see it
     file: str
     right: str
     wrong: str
     seen_as: str  # pattern of the report
+    gpu: bool = False  # seen by a test of the GPU host path; else address: by the fuzzer, thread: by stress.py
 
 
 BUGS = (
@@ -77,6 +79,15 @@ BUGS = (
         "atomic_fetch_sub_explicit(&pool.state, 1, memory_order_relaxed);",
         r"data race",
     ),
+    Bug(
+        "the facts of a GPU get the memory of a pointer",
+        "address",
+        "csrc/gpu/devices.c",
+        "mmf_gpu *gpu = calloc(1, sizeof *gpu);",
+        "mmf_gpu *gpu = calloc(1, sizeof gpu);",
+        r"insufficient space for an object|heap-buffer-overflow",
+        gpu=True,
+    ),
 )
 
 
@@ -101,8 +112,18 @@ def seen(bug: Bug) -> bool:
     assert text.count(bug.right) == 1, f"{bug.file} holds {text.count(bug.right)} times:\n{bug.right}"
     path.write_text(text.replace(bug.right, bug.wrong))
     site = toolchain.build(bug.sanitizer, root, folder)
-    look = by_fuzzer if bug.sanitizer == "address" else by_threads
+    look = by_gpu_test if bug.gpu else by_fuzzer if bug.sanitizer == "address" else by_threads
     return bool(re.search(bug.seen_as, look(site)))
+
+
+def reports(sanitizer: str, site: Path, command: Sequence[str]) -> list[str]:
+    """What a sanitizer finds in a run of Python with these arguments."""
+    with tempfile.TemporaryDirectory() as name:
+        environment = toolchain.environment(site, Path(name) / "finding")
+        full = [*toolchain.interpreter(sanitizer), *command]
+        done = subprocess.run(full, env=environment, cwd=toolchain.ROOT, capture_output=True, timeout=600, check=False)
+        of_ubsan = re.findall(r".*runtime error: .*", done.stderr.decode(errors="replace"))
+        return toolchain.findings(Path(name) / "finding") + of_ubsan
 
 
 def by_fuzzer(site: Path) -> str:
@@ -111,13 +132,9 @@ def by_fuzzer(site: Path) -> str:
 
 
 def by_threads(site: Path) -> str:
-    texts: list[str] = []
-    for seed in range(5):
-        with tempfile.TemporaryDirectory() as name:
-            environment = toolchain.environment(site, Path(name) / "finding")
-            command = [*toolchain.interpreter("thread"), "tests/sanitize/stress.py", str(seed)]
-            subprocess.run(command, env=environment, cwd=toolchain.ROOT, capture_output=True, timeout=600, check=False)
-            texts += toolchain.findings(Path(name) / "finding")
-        if texts:
-            break
-    return "\n".join(texts)
+    runs = (reports("thread", site, ["tests/sanitize/stress.py", str(seed)]) for seed in range(5))
+    return "\n".join(next(filter(None, runs), []))
+
+
+def by_gpu_test(site: Path) -> str:
+    return "\n".join(reports("address", site, [*toolchain.PYTEST, "tests/test_gpu_host.py::test_default_stream"]))

@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from sanitize import planted, toolchain
 
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--capture=sys")
 ADDRESS_TESTS = ("dlpack", "errors", "aliasing", "overlap", "prepack", "array")
 LIFETIME = "leave_the_cache or keeps_its_module or immutable or outlives or pickled or damaged or live_objects"
 C_CASES = {"address": "600", "thread": "100"}  # random problems of the C tests; most of them take one thread
+GPU_FILES = ("gpu_host", "gpu_library", "gpu_process")
 THREADS = "share_one_weight or changes_while or do_not_mix or belong_to_their or forced_kernel_is_the or forked"
 _print = threading.Lock()
 
@@ -77,14 +77,19 @@ class Chain:
         program = toolchain.BUILD / self.sanitizer / "objects" / "test_cpu"
         self.step("C tests", [str(program), C_CASES[self.sanitizer]], instrumented=True)
 
+    def gpu_tests(self) -> None:
+        """The host path of GPU calls on the stand-in driver: first calls of threads, forks, every failure."""
+        self.step("pytest, GPU host", [*toolchain.PYTEST, *(f"tests/test_{name}.py" for name in GPU_FILES)])
+
 
 def address(chain: Chain) -> None:
     chain.build()
     chain.c_tests()
     files = [f"tests/test_{name}.py" for name in ADDRESS_TESTS]
-    chain.step("pytest", [*PYTEST, *files])
-    chain.step("pytest, lifetimes", [*PYTEST, "tests/test_lifetime.py", "-k", LIFETIME])
+    chain.step("pytest", [*toolchain.PYTEST, *files])
+    chain.step("pytest, lifetimes", [*toolchain.PYTEST, "tests/test_lifetime.py", "-k", LIFETIME])
     chain.step("sweep", ["-m", "matmul_fused", "check", "--quick"])
+    chain.gpu_tests()
 
 
 def thread(chain: Chain) -> None:
@@ -92,7 +97,8 @@ def thread(chain: Chain) -> None:
     chain.c_tests()
     for seed in range(4):
         chain.step(f"first calls, {seed}", ["tests/sanitize/stress.py", str(seed)])
-    chain.step("pytest", [*PYTEST, "tests/test_threads.py", "-k", THREADS])
+    chain.step("pytest", [*toolchain.PYTEST, "tests/test_threads.py", "-k", THREADS])
+    chain.gpu_tests()
 
 
 def bugs(chain: Chain) -> None:
