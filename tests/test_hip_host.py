@@ -263,6 +263,16 @@ def moved(tensor, pointer):
     tensor.data = pointer
 
 
+def test_managed_memory_is_of_every_device(dev):
+    pointer = ctypes.c_void_p()
+    with hipsim.Device("gfx950").current():
+        hipsim.hip("hipMallocManaged", ctypes.byref(pointer), B.nbytes, 1)
+    ctypes.memmove(pointer, B.ctypes.data, B.nbytes)
+    managed = Producer(B, device=(10, 0), change=lambda tensor: moved(tensor, pointer.value))
+    check(dev.to_numpy(mf.matmul_fused(dev.array(A), managed)), A, B)
+    hipsim.hip("hipFree", pointer)
+
+
 def test_misaligned_memory(dev):
     x = dev.array(A, offset=2)
     with pytest.raises(ValueError, match="A lies at an address that is no multiple of its item size"):
@@ -287,12 +297,14 @@ def test_a_device_that_is_not_there(dev):
         ("hipEventCreateWithFlags", 2, r"hipErrorOutOfMemory \("),
         ("hipEventRecord", 400, r"hipErrorInvalidHandle \("),
         ("hipStreamIsCapturing", 400, r"hipErrorInvalidHandle \("),
+        ("hipGetDevice", 719, r"hipErrorLaunchFailure \("),
+        ("hipPointerGetAttributes", 719, r"hipErrorLaunchFailure \("),
     ],
 )
 def test_errors_have_hip_s_name_and_text(dev, function, code, name):
     x, w = dev.array(A), dev.array(B)
     mf.matmul_fused(x, w)
-    hipsim.fail_next(function, code)
+    hipsim.fail_next(function, code, 2 if function == "hipGetDevice" else 0)  # operands on their way come first
     with pytest.raises(mf.DeviceError, match=rf"^{function} on rocm:0: {name}"):
         mf.matmul_fused(x, w)
     assert hipsim.try_hip("hipGetLastError") == 0  # nobody else trips over it
@@ -304,6 +316,9 @@ def test_loading_fails_and_is_tried_again():
 dev = hipsim.Device(0)
 x, w = dev.array(A), dev.array(B)
 for function, code, text in (
+    ("hipGetDevicePropertiesR0600", 101, "hipGetDeviceProperties on rocm:0: hipErrorInvalidDevice ("),
+    ("hipDeviceGetName", 101, "hipDeviceGetName on rocm:0: hipErrorInvalidDevice ("),
+    ("hipDeviceGetAttribute", 719, "hipDeviceGetAttribute on rocm:0: hipErrorLaunchFailure ("),
     ("hipModuleLoadData", 209, "hipModuleLoadData on rocm:0: hipErrorNoBinaryForGpu ("),
     ("hipModuleGetFunction", 500, "hipModuleGetFunction on rocm:0: hipErrorNotFound ("),
 ):

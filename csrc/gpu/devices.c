@@ -36,10 +36,11 @@ __attribute__((cold)) static mmf_status add_gpu(const mmf_driver *driver, int or
         } else {
             gpu->driver = driver;
             gpu->ordinal = ordinal;
-            int code = driver->facts(ordinal, &gpu->facts);
+            mmf_driver_call call;
+            int code = driver->facts(ordinal, &gpu->facts, &call);
             if (code) {
                 free(gpu);
-                status = mmf_driver_fail(driver, code, MMF_CALL_FACTS, ordinal);
+                status = mmf_driver_fail(driver, code, call, ordinal);
             } else {
                 atomic_store_explicit(&gpus[driver->type][ordinal], gpu, memory_order_release);
             }
@@ -141,12 +142,12 @@ static mmf_status load(mmf_gpu *gpu, int instance)
     mmf_status status = object ? MMF_OK : mmf_hiprtc_compile(gpu, instance, &compiled);
     if (status)
         return status;
-    int code = driver->enter(gpu->ordinal, &scope);
-    if (code) {
+    status = mmf_driver_enter(driver, gpu->ordinal, &scope);
+    if (status) {
         free(compiled);
-        return mmf_driver_fail(driver, code, MMF_CALL_ENTER, gpu->ordinal);
+        return status;
     }
-    code = driver->module_load(&module, object ? (const void *)object->begin : compiled);
+    int code = driver->module_load(&module, object ? (const void *)object->begin : compiled);
     if (code) {
         status = mmf_driver_fail(driver, code, MMF_CALL_LOAD, gpu->ordinal);
     } else {

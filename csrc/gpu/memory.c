@@ -22,8 +22,7 @@ static mmf_status begin(mmf_device device, attempt *a)
     if (status)
         return status;
     *a = (attempt){.driver = gpu->driver, .ordinal = device.id};
-    int code = a->driver->enter(device.id, &a->scope);
-    return code ? mmf_driver_fail(a->driver, code, MMF_CALL_ENTER, device.id) : MMF_OK;
+    return mmf_driver_enter(a->driver, device.id, &a->scope);
 }
 
 /* Note the result of a call; true if it and all before it succeeded. */
@@ -141,7 +140,7 @@ mmf_status mmf_gpu_order(mmf_device device, void *before, void *after)
         if (note(&a, a.driver->event_record(mark.ready, before), MMF_CALL_RECORD))
             note(&a, a.driver->stream_wait_event(after, mark.ready, 0), MMF_CALL_WAIT);
         note(&a, a.driver->event_destroy(mark.ready),
-             MMF_CALL_EVENT); /* lives on until it was waited for */
+             MMF_CALL_DESTROY); /* lives on until it was waited for */
     }
     return end(&a);
 }
@@ -175,9 +174,9 @@ static bool free_now(const mmf_device_memory *memory)
         a.driver->stream_is_capturing(NULL, &capturing) == 0 && capturing == MMF_NOT_CAPTURING;
     if (may && memory->data &&
         note(&a, a.driver->stream_wait_event(NULL, memory->ready, 0), MMF_CALL_WAIT))
-        note(&a, a.driver->free_async(memory->data, NULL), MMF_CALL_ALLOC);
+        note(&a, a.driver->free_async(memory->data, NULL), MMF_CALL_FREE);
     if (may)
-        note(&a, a.driver->event_destroy(memory->ready), MMF_CALL_EVENT);
+        note(&a, a.driver->event_destroy(memory->ready), MMF_CALL_DESTROY);
     else if (a.driver->forget_error)
         a.driver->forget_error();
     end(&a); /* nobody is there to take an error; it is cleared */

@@ -258,6 +258,14 @@ int cuCtxGetCurrent(void **out)
     return 0;
 }
 
+int cuCtxGetDevice(int *device)
+{
+    if (!current())
+        return STUB_INVALID_CONTEXT;
+    *device = current()->device;
+    return 0;
+}
+
 int cuCtxPushCurrent_v2(void *c)
 {
     int code = enter("cuCtxPushCurrent", "(%d)", ((context *)c)->device);

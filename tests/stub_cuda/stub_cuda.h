@@ -11,6 +11,7 @@ enum { /* CUresult */
        STUB_INVALID_VALUE = 1,
        STUB_OUT_OF_MEMORY = 2,
        STUB_NOT_INITIALIZED = 3,
+       STUB_NO_DEVICE = 100,
        STUB_INVALID_DEVICE = 101,
        STUB_INVALID_CONTEXT = 201,
        STUB_INVALID_HANDLE = 400,
