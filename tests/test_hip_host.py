@@ -311,6 +311,33 @@ def test_errors_have_hip_s_name_and_text(dev, function, code, name):
     check(dev.to_numpy(mf.matmul_fused(x, w)), A, B)
 
 
+@pytest.mark.parametrize("function", ["hipGetDevice", "hipStreamIsCapturing", "hipStreamWaitEvent", "hipEventRecord"])
+def test_memory_in_use_outlives_an_error(function):
+    """A driver that fails after the launch: what the kernel uses is not given back under it. It is lost instead."""
+    in_child(f"""
+dev = hipsim.Device(0)
+stream = dev.stream()
+x, w, wt = (dev.array(v, stream=stream) for v in (A, B, np.ascontiguousarray(B.T)))
+def work():
+    y = mf.matmul_fused(x, w, stream=stream)
+    return mf.matmul_fused(y, wt, stream=stream).__dlpack__(copy=True, stream=stream.handle, max_version=(1, 0))
+work()
+dev.synchronize()
+for skip in range(100):
+    hipsim.fail_next("{function}", 719, skip)
+    try:
+        work()
+    except mf.DeviceError as error:
+        assert str(error).startswith("{function} on rocm:0: hipErrorLaunchFailure ("), error
+    else:
+        break
+    finally:
+        hipsim.fail_next("{function}", 0)
+        dev.assert_clean()
+assert 4 < skip < 99, skip
+""")
+
+
 def test_loading_fails_and_is_tried_again():
     in_child("""
 dev = hipsim.Device(0)

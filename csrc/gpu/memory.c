@@ -120,9 +120,11 @@ mmf_status mmf_gpu_wait(const mmf_device_memory *memory, void *stream)
     return order(memory, stream, false);
 }
 
-mmf_status mmf_gpu_used(const mmf_device_memory *memory, void *stream)
+mmf_status mmf_gpu_used(mmf_device_memory *memory, void *stream)
 {
-    return order(memory, stream, true);
+    mmf_status status = order(memory, stream, true);
+    memory->in_doubt |= status != MMF_OK;
+    return status;
 }
 
 mmf_status mmf_gpu_order(mmf_device device, void *before, void *after)
@@ -145,21 +147,20 @@ mmf_status mmf_gpu_order(mmf_device device, void *before, void *after)
     return end(&a);
 }
 
-mmf_status mmf_gpu_copy(const mmf_device_memory *to, const mmf_device_memory *from, size_t bytes,
-                        void *stream)
+mmf_status mmf_gpu_copy(mmf_device_memory *to, mmf_device_memory *from, size_t bytes, void *stream)
 {
     attempt a;
     mmf_status status = begin(to->device, &a);
     if (status)
         return status;
-    bool done = note(&a, a.driver->stream_wait_event(stream, from->ready, 0), MMF_CALL_WAIT);
-    if (done && bytes)
-        done = note(&a, a.driver->copy_async(to->data, from->data, bytes, stream), MMF_CALL_COPY);
-    if (done)
-        done = note(&a, a.driver->event_record(to->ready, stream), MMF_CALL_RECORD);
-    if (done)
-        note(&a, a.driver->event_record(from->ready, stream), MMF_CALL_RECORD);
-    return end(&a);
+    if (note(&a, a.driver->stream_wait_event(stream, from->ready, 0), MMF_CALL_WAIT) && bytes)
+        note(&a, a.driver->copy_async(to->data, from->data, bytes, stream), MMF_CALL_COPY);
+    status = end(&a);
+    if (status)
+        return status;
+    status = mmf_gpu_used(to, stream);
+    mmf_status second = mmf_gpu_used(from, stream);
+    return status ? status : second;
 }
 
 /* On the default stream, behind the last use. False while a stream that blocks it is being
@@ -204,7 +205,7 @@ void mmf_gpu_free(const mmf_device_memory *memory)
 {
     if (atomic_load_explicit(&waiting, memory_order_relaxed))
         free_waiting();
-    if (free_now(memory))
+    if (memory->in_doubt || free_now(memory))
         return;
     postponed *item = malloc(sizeof *item);
     if (!item) /* lost, rather than the capture */

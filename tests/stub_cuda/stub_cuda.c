@@ -11,6 +11,7 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,11 +91,21 @@ context *stub_current(void)
     return depth ? stack[depth - 1] : NULL;
 }
 
+static bool is_default(const stream *s)
+{
+    return (uintptr_t)s <= 2;
+}
+
+static bool is_capturing(const stream *s)
+{
+    return !is_default(s) && s->capturing;
+}
+
 int stub_check_stream(const stream *s)
 {
     if (!stub_current())
         return STUB_INVALID_CONTEXT;
-    if (s && (s->destroyed || s->context != stub_current()))
+    if (!is_default(s) && (s->destroyed || s->context != stub_current()))
         return STUB_INVALID_HANDLE;
     return 0;
 }
@@ -112,6 +123,13 @@ void *stub_stream_create(int device)
 void stub_stream_capture(void *s, int capturing)
 {
     ((stream *)s)->capturing = capturing;
+}
+
+/* To a context beside the primary one. */
+void stub_stream_move(void *s)
+{
+    static context others[DEVICES] = {{0}, {1}};
+    ((stream *)s)->context = &others[((stream *)s)->context->device];
 }
 
 void stub_stream_destroy(void *s)
@@ -277,14 +295,14 @@ int cuStreamIsCapturing(void *s, int *status)
     int code = stub_enter("cuStreamIsCapturing", "(%p)", s);
     if (!code)
         code = stub_check_stream(s);
-    *status = s ? ((stream *)s)->capturing : 0;
+    *status = is_capturing(s);
     return code;
 }
 
 int stub_uncaptured(const stream *s)
 {
     int code = stub_check_stream(s);
-    return code ? code : s && s->capturing ? STUB_CAPTURE_UNSUPPORTED : 0;
+    return code ? code : is_capturing(s) ? STUB_CAPTURE_UNSUPPORTED : 0;
 }
 
 int cuEventCreate(void **out, unsigned flags)
@@ -316,7 +334,7 @@ int cuStreamWaitEvent(void *s, void *e, unsigned flags)
         code = stub_check_stream(s);
     if (!code && ((event *)e)->destroyed)
         code = STUB_INVALID_HANDLE;
-    return code ? code : s && ((stream *)s)->capturing ? STUB_CAPTURE_ISOLATION : 0;
+    return code ? code : is_capturing(s) ? STUB_CAPTURE_ISOLATION : 0;
 }
 
 int cuEventDestroy_v2(void *e)
@@ -339,7 +357,7 @@ int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
         code = STUB_INVALID_HANDLE;
     if (!code && (!gx || gy != 1 || gz != 1 || by != 1 || bz != 1 || shared || extra || !arguments))
         code = STUB_INVALID_VALUE;
-    if (code || (s && ((stream *)s)->capturing))
+    if (code || is_capturing(s))
         return code;
     const mmf_gemm_args *args = arguments[0];
     for (int i = 0; i < MMF_GEMM_OPERANDS; i++) /* empty operands have no address to ask about */
