@@ -212,6 +212,35 @@ check(dev.to_numpy(out, stream=stream), A, B)
 """)
 
 
+def test_first_call_beside_a_capture():
+    """Loading a kernel leaves alone what another thread records, in the strictest mode, and this thread's mode."""
+    in_child("""
+dev = hipsim.Device(0)
+stream, x, w, out = dev.stream(), dev.array(A), dev.array(B), dev.empty((9, 12))
+dev.synchronize()
+started, go_on = threading.Event(), threading.Event()
+def record():
+    with dev.capture(stream) as graph:
+        started.set()
+        go_on.wait(60)
+        hipsim.hip("hipMemsetAsync", out.pointer, 0, 4, stream.handle)
+    graph.destroy()
+    results.append("whole")
+results, recorder = [], threading.Thread(target=record)
+recorder.start()
+assert started.wait(60)
+side = dev.stream()
+mf.matmul_fused(x, w, out=out, stream=side)
+go_on.set()
+recorder.join()
+assert results == ["whole"]
+check(dev.to_numpy(out, stream=side), A, B)
+mode = ctypes.c_int(0)
+hipsim.hip("hipThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+assert mode.value == 0, mode
+""")
+
+
 @pytest.mark.parametrize("blocking", [False, True])
 def test_arrays_may_go_while_a_graph_is_captured(dev, blocking):
     """Giving memory back is no part of the graph and does not break it; it waits where it would."""

@@ -75,6 +75,7 @@ typedef struct mmf_driver {
                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                   void *stream, void **arguments, void **extra);
     int (*stream_is_capturing)(void *stream, int *status);
+    int (*exchange_capture_mode)(int *mode); /* of this thread; NULL: this driver is too old */
     int (*alloc_async)(void **memory, size_t bytes,
                        void *stream); /* NULL: this driver is too old */
     int (*free_async)(void *memory, void *stream);
@@ -97,6 +98,8 @@ typedef struct mmf_driver {
     void (*forget_error)(
         void); /* NULL, or: the driver keeps the last error for others to trip over; take it away */
 } mmf_driver;
+
+enum { MMF_CAPTURE_RELAXED = 2 }; /* hipStreamCaptureModeRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED */
 
 #define MMF_EVENT_DISABLE_TIMING 2u /* hipEventDisableTiming, CU_EVENT_DISABLE_TIMING */
 

@@ -190,6 +190,7 @@ static bool find_functions(mmf_driver *d, void *library, char *reason, size_t si
         {"cuModuleGetFunction", &d->module_function, false},
         {"cuLaunchKernel", &d->launch, false},
         {"cuStreamIsCapturing", &d->stream_is_capturing, false},
+        {"cuThreadExchangeStreamCaptureMode", &d->exchange_capture_mode, true},
         {"cuMemAllocAsync", &d->alloc_async, true},
         {"cuMemFreeAsync", &d->free_async, true},
         {"cuMemcpyDtoDAsync_v2", &d->copy_async, false},

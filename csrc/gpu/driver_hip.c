@@ -203,6 +203,7 @@ static bool find_functions(mmf_driver *d, void *library, char *reason, size_t si
         {"hipModuleGetFunction", &d->module_function, false},
         {"hipModuleLaunchKernel", &d->launch, false},
         {"hipStreamIsCapturing", &d->stream_is_capturing, false},
+        {"hipThreadExchangeStreamCaptureMode", &d->exchange_capture_mode, true},
         {"hipMallocAsync", &d->alloc_async, true},
         {"hipFreeAsync", &d->free_async, true},
         {"hipMemcpyDtoDAsync", &d->copy_async, false},
