@@ -77,6 +77,15 @@ def test_given_stream(wrap):
     assert calls("cuLaunchKernel") == [f"cuLaunchKernel(gemm_simt_f32, 1, 256, {stream.handle:#x})"]
 
 
+@pytest.mark.parametrize(("handle", "launched"), [(0, "(nil)"), (1, "(nil)"), (2, "0x2")])
+def test_names_of_default_streams(handle, launched):
+    """CUDA has two names for the legacy one; torch makes streams of the first alone."""
+    a, b = operands()
+    check(fetch(mf.matmul_fused(a, b, stream=handle)), A, B)
+    assert a.calls == b.calls == [{"max_version": (1, 3), "stream": handle or 1}]
+    assert calls("cuLaunchKernel") == [f"cuLaunchKernel(gemm_simt_f32, 1, 256, {launched})"]
+
+
 def test_producer_without_max_version():
     a, b = operands(knows_max_version=False)
     with pytest.raises(BufferError):  # its __dlpack__ knows no stream either
@@ -113,6 +122,14 @@ def test_stream_of_another_device():
     mf.matmul_fused(*operands(1))
     with pytest.raises(mf.DeviceError, match="stream belongs to another device than the operands, which are on cuda:0"):
         mf.matmul_fused(*operands(), stream=Stream(1))
+
+
+def test_stream_of_another_context():
+    """Of the right device, so the driver decides; green contexts and their streams are such."""
+    stream = Stream()
+    stub_cuda.library().stub_stream_move(stream.handle)
+    with pytest.raises(mf.DeviceError, match=r"on cuda:0: CUDA_ERROR_INVALID_HANDLE \(invalid resource handle\)"):
+        mf.matmul_fused(*operands(), stream=stream)
 
 
 # Memory that is not what its producer says

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import matmul_fused as mf
+import stub_cuda
 from fake_dlpack import (
     ALLOCATE,
     DELETER,
@@ -35,6 +36,7 @@ class Library:
         self.stream: Stream | None = None
         self.asked = []  # (device type, ordinal) of current_work_stream
         self.allocated = []  # devices of the allocator's prototypes
+        self.gives = 1  # the device that the allocator says to have taken
         self.keep, self.made = [], {}
         library = self
 
@@ -65,7 +67,7 @@ class Library:
             array = Array(blank, Memory(1, max(blank.nbytes, 1)))
             managed = Versioned(major=1, minor=3)
             fill_tensor(managed.dl_tensor, array.view, library.keep)
-            managed.dl_tensor.device = DLDevice(2, 1)
+            managed.dl_tensor.device = DLDevice(2, library.gives)
             managed.deleter = ctypes.cast(library.deleter, ctypes.c_void_p)
             library.made[ctypes.addressof(managed)] = (array, managed)
             out[0] = ctypes.addressof(managed)
@@ -127,12 +129,30 @@ def test_other_producers_are_waited_for_on_the_library_s_stream(library):
 
 
 def test_the_library_decides_where_it_is_a(library):
+    """Else its stream and the call's wait for each other: its arrays are viewed, and their memory is its own."""
     library.stream, library.asked = Stream(1), []
     a = DeviceArray(A, 1)
-    out = mf.matmul_fused(a, library.array(B))
+    clear_log()
+    out = mf.matmul_fused(a, library.array(B), library.array(np.ones(6, np.float32)))
+    own = f"{library.stream.handle:#x}"
+    order = calls("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel")
+    launch = order.index("cuLaunchKernel(gemm_simt_f32, 1, 256, (nil))")
+    assert [line for line in order[:launch] if own in line] == [f"cuEventRecord({own})"]
+    assert order[order.index(f"cuEventRecord({own})") + 1] == "cuStreamWaitEvent((nil), 0)"
+    assert order[-2:] == ["cuEventRecord((nil))", f"cuStreamWaitEvent({own}, 0)"]
     assert isinstance(out, mf.Array)
-    assert library.asked == []
     assert a.calls == [{"max_version": (1, 3), "stream": 1}]
+    check(stub_cuda.fetch(out), A, B, np.ones(6, np.float32))
+
+
+def test_library_that_allocates_elsewhere(library):
+    library.gives = 0
+    try:
+        with pytest.raises(BufferError, match="the allocator of A's library gave a device or strides that were not"):
+            mf.matmul_fused(library.array(A), library.array(B))
+    finally:
+        library.gives = 1
+    assert calls("cuLaunchKernel") == []
 
 
 def test_captured_stream_of_the_library(library):
@@ -220,7 +240,7 @@ def test_given_stream_and_the_library_s_wait_for_each_other(library):
     assert calls("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel") == before + launch + after
     clear_log()
     mf.matmul_fused(a, b, out=out, stream=given)
-    assert calls("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel") == launch + after
+    assert calls("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel") == before + launch + after
     clear_log()
     mf.matmul_fused(a, b, stream=library.stream)
     assert calls("cuEventCreate", "cuStreamWaitEvent") == []

@@ -33,6 +33,7 @@ NAMES = {
         ("cuEventRecord", HANDLE),
         ("cuStreamIsCapturing", HANDLE),
         ("cuCtxPushCurrent", HANDLE),
+        ("cuPointerGetAttribute", LAUNCH),
     ],
 )
 def test_errors_have_the_driver_s_name_and_text(function, code):
@@ -69,15 +70,16 @@ def test_loading_fails_and_is_tried_again():
     in_child("""
         a, b = operands()
         for function, code, name in (
+            ("cuDeviceGetName", 2, "CUDA_ERROR_OUT_OF_MEMORY"),
+            ("cuDeviceGetAttribute", 2, "CUDA_ERROR_OUT_OF_MEMORY"),
+            ("cuDevicePrimaryCtxRetain", 2, "CUDA_ERROR_OUT_OF_MEMORY"),
             ("cuModuleLoadData", 209, "unknown error"),
             ("cuModuleGetFunction", 500, "CUDA_ERROR_NOT_FOUND"),
-            ("cuDevicePrimaryCtxRetain", 2, None),
         ):
             fail_next(function, code)
-            try:
+            with pytest.raises(mf.DeviceError) as caught:
                 mf.matmul_fused(a, b)
-            except (mf.DeviceError, BufferError) as error:
-                assert not name or f"{function} on cuda:0: {name} (" in str(error), error
+            assert str(caught.value).startswith(f"{function} on cuda:0: {name} ("), caught.value
         check(fetch(mf.matmul_fused(a, b)), A, B)
         assert len(calls("cuModuleUnload")) == 1
     """)
@@ -105,12 +107,18 @@ def test_a_driver_that_does_not_start(function, code, text):
     """)
 
 
-def test_device_facts_fail_once():
+def test_a_driver_without_memory_pools():
+    """Its answer to the question for them is that it knows no such attribute; another error is an error."""
     in_child("""
-        fail_next("cuDeviceGetAttribute", 2)
-        with pytest.raises(mf.DeviceError, match="cuDeviceGetAttribute on cuda:0: CUDA_ERROR_OUT_OF_MEMORY"):
+        fail_next("cuDeviceGetAttribute", 719, 5)
+        with pytest.raises(mf.DeviceError, match="cuDeviceGetAttribute on cuda:0: CUDA_ERROR_LAUNCH_FAILED"):
             mf.matmul_fused(*operands())
-        mf.matmul_fused(*operands())
+        fail_next("cuDeviceGetAttribute", 1, 5)
+        out = DeviceArray(np.zeros((5, 6), np.float32))
+        mf.matmul_fused(*operands(), out=out)
+        check(out.numpy(), A, B)
+        with pytest.raises(NotImplementedError, match="cuda:0 cannot allocate memory in stream order; pass out="):
+            mf.matmul_fused(*operands())
     """)
 
 

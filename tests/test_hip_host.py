@@ -212,6 +212,35 @@ check(dev.to_numpy(out, stream=stream), A, B)
 """)
 
 
+def test_first_call_beside_a_capture():
+    """Loading a kernel leaves alone what another thread records, in the strictest mode, and this thread's mode."""
+    in_child("""
+dev = hipsim.Device(0)
+stream, x, w, out = dev.stream(), dev.array(A), dev.array(B), dev.empty((9, 12))
+dev.synchronize()
+started, go_on = threading.Event(), threading.Event()
+def record():
+    with dev.capture(stream) as graph:
+        started.set()
+        go_on.wait(60)
+        hipsim.hip("hipMemsetAsync", out.pointer, 0, 4, stream.handle)
+    graph.destroy()
+    results.append("whole")
+results, recorder = [], threading.Thread(target=record)
+recorder.start()
+assert started.wait(60)
+side = dev.stream()
+mf.matmul_fused(x, w, out=out, stream=side)
+go_on.set()
+recorder.join()
+assert results == ["whole"]
+check(dev.to_numpy(out, stream=side), A, B)
+mode = ctypes.c_int(0)
+hipsim.hip("hipThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+assert mode.value == 0, mode
+""")
+
+
 @pytest.mark.parametrize("blocking", [False, True])
 def test_arrays_may_go_while_a_graph_is_captured(dev, blocking):
     """Giving memory back is no part of the graph and does not break it; it waits where it would."""
@@ -263,6 +292,16 @@ def moved(tensor, pointer):
     tensor.data = pointer
 
 
+def test_managed_memory_is_of_every_device(dev):
+    pointer = ctypes.c_void_p()
+    with hipsim.Device("gfx950").current():
+        hipsim.hip("hipMallocManaged", ctypes.byref(pointer), B.nbytes, 1)
+    ctypes.memmove(pointer, B.ctypes.data, B.nbytes)
+    managed = Producer(B, device=(10, 0), change=lambda tensor: moved(tensor, pointer.value))
+    check(dev.to_numpy(mf.matmul_fused(dev.array(A), managed)), A, B)
+    hipsim.hip("hipFree", pointer)
+
+
 def test_misaligned_memory(dev):
     x = dev.array(A, offset=2)
     with pytest.raises(ValueError, match="A lies at an address that is no multiple of its item size"):
@@ -287,16 +326,45 @@ def test_a_device_that_is_not_there(dev):
         ("hipEventCreateWithFlags", 2, r"hipErrorOutOfMemory \("),
         ("hipEventRecord", 400, r"hipErrorInvalidHandle \("),
         ("hipStreamIsCapturing", 400, r"hipErrorInvalidHandle \("),
+        ("hipGetDevice", 719, r"hipErrorLaunchFailure \("),
+        ("hipPointerGetAttributes", 719, r"hipErrorLaunchFailure \("),
     ],
 )
 def test_errors_have_hip_s_name_and_text(dev, function, code, name):
     x, w = dev.array(A), dev.array(B)
     mf.matmul_fused(x, w)
-    hipsim.fail_next(function, code)
+    hipsim.fail_next(function, code, 2 if function == "hipGetDevice" else 0)  # operands on their way come first
     with pytest.raises(mf.DeviceError, match=rf"^{function} on rocm:0: {name}"):
         mf.matmul_fused(x, w)
     assert hipsim.try_hip("hipGetLastError") == 0  # nobody else trips over it
     check(dev.to_numpy(mf.matmul_fused(x, w)), A, B)
+
+
+@pytest.mark.parametrize("function", ["hipGetDevice", "hipStreamIsCapturing", "hipStreamWaitEvent", "hipEventRecord"])
+def test_memory_in_use_outlives_an_error(function):
+    """A driver that fails after the launch: what the kernel uses is not given back under it. It is lost instead."""
+    in_child(f"""
+dev = hipsim.Device(0)
+stream = dev.stream()
+x, w, wt = (dev.array(v, stream=stream) for v in (A, B, np.ascontiguousarray(B.T)))
+def work():
+    y = mf.matmul_fused(x, w, stream=stream)
+    return mf.matmul_fused(y, wt, stream=stream).__dlpack__(copy=True, stream=stream.handle, max_version=(1, 0))
+work()
+dev.synchronize()
+for skip in range(100):
+    hipsim.fail_next("{function}", 719, skip)
+    try:
+        work()
+    except mf.DeviceError as error:
+        assert str(error).startswith("{function} on rocm:0: hipErrorLaunchFailure ("), error
+    else:
+        break
+    finally:
+        hipsim.fail_next("{function}", 0)
+        dev.assert_clean()
+assert 4 < skip < 99, skip
+""")
 
 
 def test_loading_fails_and_is_tried_again():
@@ -304,6 +372,9 @@ def test_loading_fails_and_is_tried_again():
 dev = hipsim.Device(0)
 x, w = dev.array(A), dev.array(B)
 for function, code, text in (
+    ("hipGetDevicePropertiesR0600", 101, "hipGetDeviceProperties on rocm:0: hipErrorInvalidDevice ("),
+    ("hipDeviceGetName", 101, "hipDeviceGetName on rocm:0: hipErrorInvalidDevice ("),
+    ("hipDeviceGetAttribute", 719, "hipDeviceGetAttribute on rocm:0: hipErrorLaunchFailure ("),
     ("hipModuleLoadData", 209, "hipModuleLoadData on rocm:0: hipErrorNoBinaryForGpu ("),
     ("hipModuleGetFunction", 500, "hipModuleGetFunction on rocm:0: hipErrorNotFound ("),
 ):

@@ -20,7 +20,7 @@ const mmf_tensor *mmf_array_tensor(PyObject *array)
     return &((array_object *)array)->tensor;
 }
 
-const mmf_device_memory *mmf_array_memory(PyObject *array)
+mmf_device_memory *mmf_array_memory(PyObject *array)
 {
     return &((array_object *)array)->memory;
 }

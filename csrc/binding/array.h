@@ -13,7 +13,7 @@ PyObject *mmf_array_new(mmf_state *state, mmf_tensor *tensor, void *stream);
 const mmf_tensor *mmf_array_tensor(PyObject *array);
 
 /* The memory of an Array on a GPU. */
-const mmf_device_memory *mmf_array_memory(PyObject *array);
+mmf_device_memory *mmf_array_memory(PyObject *array);
 
 /* Tuple of a shape. */
 PyObject *mmf_shape_tuple(int ndim, const int64_t *shape);

@@ -222,8 +222,8 @@ static mmf_status prepare_output(mmf_state *state, mmf_call *call, mmf_output *o
     if (!call->out)
         status =
             mmf_output_new(state, &call->import[0], &call->result, call->stream.handle, output);
-    if (!status && on_gpu && !call->out)
-        status = mmf_device_prepare_result(state, call, output->object);
+    if (!status && on_gpu)
+        status = mmf_device_await(state, call, output->object);
     if (!status && (on_gpu || output->ran_python))
         status = mmf_import_recheck(state, call->import, call->imports);
     return status;

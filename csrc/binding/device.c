@@ -13,26 +13,14 @@ DLDevice mmf_dl_device(mmf_device device)
     return (DLDevice){types[device.type], device.id};
 }
 
-/* The name of an import in errors. */
-static const char *name_of(const mmf_call *call, const mmf_import *import)
-{
-    static const char *const names[MMF_OPERANDS] = {
-        "A", "B", "B[1]", "bias", "bias[1]", "C", "C", "multiply", "preactivation", "", "out"};
-    for (int i = 0; i < MMF_OPERANDS; i++)
-        if (call->request.operand[i] == &import->tensor)
-            return names[i];
-    return "A";
-}
-
 /* Libraries that we know do not lie about their memory; a kernel that reads another's wild pointer
  * would take the device down for the whole process. */
-static mmf_status check_memory(const mmf_call *call, const mmf_import *import)
+static mmf_status check_memory(const mmf_import *import)
 {
     bool unknown = import->kind == MMF_KIND_DLPACK || import->kind == MMF_KIND_EXCHANGE;
     if (!unknown || !mmf_tensor_size(&import->tensor))
         return MMF_OK;
-    return mmf_device_check_memory(import->tensor.device, import->tensor.data,
-                                   name_of(call, import));
+    return mmf_device_check_memory(import->tensor.device, import->tensor.data, import->name);
 }
 
 /* torch hands memory to its next user in the order of the stream it was made on; another one must
@@ -45,19 +33,32 @@ static mmf_status record(const mmf_call *call, mmf_kind kind, PyObject *object)
     return mmf_stream_record(&call->stream, object) ? MMF_PYTHON_ERROR : MMF_OK;
 }
 
-/* Where stream= was given: the current stream of A's library, in whose order that library hands out
- * memory. False if it has none or uses the same. */
-static mmf_status library_stream(mmf_state *state, const mmf_call *call, bool *other, void **handle)
+/* The current stream of an operand's library, in whose order that library makes its arrays and
+ * hands out their memory. False if it is the call's, or the library has none. */
+static mmf_status library_stream(mmf_state *state, const mmf_call *call, const mmf_import *import,
+                                 bool *other, void **handle)
 {
-    mmf_stream own = {.a = call->stream.a};
-    mmf_kind kind = own.a->kind;
+    const mmf_import *a = call->stream.a;
+    mmf_stream own = {.a = import};
+    mmf_kind kind = import->kind;
     bool has_one = kind == MMF_KIND_TORCH || kind == MMF_KIND_CUPY || kind == MMF_KIND_EXCHANGE;
+    bool chosen = !call->stream.given && kind == a->kind && import->api == a->api;
     mmf_status status = MMF_OK;
-    if (call->stream.given && has_one)
+    if (has_one && !chosen)
         status = mmf_stream_find(state, &own, call->stream.device);
     *handle = own.handle;
     *other = own.known && own.handle != call->stream.handle;
     return status;
+}
+
+/* Is an operand the first one of its library? */
+static bool is_first(const mmf_call *call, int index)
+{
+    const mmf_import *import = &call->import[index];
+    for (int i = 0; i < index; i++)
+        if (call->import[i].kind == import->kind && call->import[i].api == import->api)
+            return false;
+    return true;
 }
 
 mmf_status mmf_device_prepare(mmf_state *state, mmf_call *call)
@@ -69,7 +70,7 @@ mmf_status mmf_device_prepare(mmf_state *state, mmf_call *call)
     call->problem.stream = call->stream.handle;
     for (int i = 0; !status && i < call->imports; i++) {
         const mmf_import *import = &call->import[i];
-        status = check_memory(call, import);
+        status = check_memory(import);
         if (!status && import->kind == MMF_KIND_ARRAY)
             status = mmf_device_wait(mmf_array_memory(import->object), call->stream.handle);
         if (!status)
@@ -78,32 +79,43 @@ mmf_status mmf_device_prepare(mmf_state *state, mmf_call *call)
     return status;
 }
 
-mmf_status mmf_device_prepare_result(mmf_state *state, mmf_call *call, PyObject *result)
+mmf_status mmf_device_await(mmf_state *state, mmf_call *call, PyObject *result)
 {
-    bool other;
-    void *own;
-    mmf_status status = library_stream(state, call, &other, &own);
-    if (!status && other) /* the memory's user before may still be at work there */
-        status = mmf_device_order(call->stream.device, own, call->stream.handle);
-    return status ? status : record(call, call->import[0].kind, result);
+    mmf_status status = MMF_OK;
+    for (int i = 0; !status && i < call->imports; i++) {
+        mmf_kind kind = call->import[i].kind;
+        bool other = false, viewed = kind == MMF_KIND_TORCH || kind == MMF_KIND_EXCHANGE;
+        void *own;
+        if ((viewed || (i == 0 && result)) && is_first(call, i))
+            status = library_stream(state, call, &call->import[i], &other, &own);
+        if (!status && other)
+            status = mmf_device_order(call->stream.device, own, call->stream.handle);
+    }
+    return status || !result ? status : record(call, call->import[0].kind, result);
 }
 
 mmf_status mmf_device_finish(mmf_state *state, mmf_call *call, PyObject *result)
 {
     mmf_kind kind = call->import[0].kind;
-    mmf_status status = MMF_OK;
-    bool other = false;
-    void *own;
-    for (int i = 0; !status && i < call->imports; i++)
-        if (call->import[i].kind == MMF_KIND_ARRAY)
-            status = mmf_device_used(mmf_array_memory(call->import[i].object), call->stream.handle);
     bool ours = kind == MMF_KIND_ARRAY || kind == MMF_KIND_DLPACK || kind == MMF_KIND_JAX;
-    if (!status && !call->out && ours)
+    mmf_status status = MMF_OK, next;
+    if (result && ours)
         status = mmf_device_used(mmf_array_memory(result), call->stream.handle);
-    if (!status && kind != MMF_KIND_TORCH) /* torch was told by record() */
-        status = library_stream(state, call, &other, &own);
-    if (!status && other)
-        status = mmf_device_order(call->stream.device, call->stream.handle, own);
+    for (int i = 0; i < call->imports; i++) { /* all of them, also after an error */
+        if (call->import[i].kind != MMF_KIND_ARRAY)
+            continue;
+        next = mmf_device_used(mmf_array_memory(call->import[i].object), call->stream.handle);
+        status = status ? status : next;
+    }
+    for (int i = 0; !status && i < call->imports; i++) {
+        bool other = false;
+        void *own;
+        kind = call->import[i].kind;
+        if ((kind == MMF_KIND_CUPY || kind == MMF_KIND_EXCHANGE) && is_first(call, i))
+            status = library_stream(state, call, &call->import[i], &other, &own);
+        if (!status && other)
+            status = mmf_device_order(call->stream.device, call->stream.handle, own);
+    }
     return status;
 }
 

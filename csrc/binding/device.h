@@ -9,13 +9,14 @@
  * uses of mf.Array operands waited for. */
 mmf_status mmf_device_prepare(mmf_state *state, mmf_call *call);
 
-/* Before the launch, for a new result: a stream= that is not its library's waits for that one, and
- * torch hears of it. */
-mmf_status mmf_device_prepare_result(mmf_state *state, mmf_call *call, PyObject *result);
+/* Before the launch: the stream waits for those of libraries whose memory is only viewed, and of
+ * the new result (NULL with out=), whose memory's user before may still be at work; torch hears of
+ * it. */
+mmf_status mmf_device_await(mmf_state *state, mmf_call *call, PyObject *result);
 
 /* After the launch: mf.Arrays, the new result (NULL with out=) included, are in use until the
  * stream has come this far; so is the memory of libraries that cannot be told, whose own stream
- * waits. */
+ * waits (torch was told before). */
 mmf_status mmf_device_finish(mmf_state *state, mmf_call *call, PyObject *result);
 
 /* The DLPack number of a device. */

@@ -88,11 +88,13 @@ static mmf_status new_exchange(mmf_state *state, const mmf_import *a, mmf_tensor
                         "A's library gave a result without memory: a mode such as FakeTensorMode "
                         "or functionalize is active; call matmul_fused outside of it");
     bool strided = view->strides && mmf_tensor_size(tensor); /* over nothing any strides will do */
+    bool asked = view->device.device_type == prototype.device.device_type &&
+                 view->device.device_id == prototype.device.device_id;
     for (int i = 0; strided && i < tensor->ndim; i++)
-        if (tensor->shape[i] > 1 && view->strides[i] != tensor->strides[i])
-            return mmf_fail(MMF_BUFFER_ERROR,
-                            "the allocator of A's library gave strides that were not asked for");
-    return MMF_OK;
+        asked &= tensor->shape[i] <= 1 || view->strides[i] == tensor->strides[i];
+    return asked ? MMF_OK
+                 : mmf_fail(MMF_BUFFER_ERROR, "the allocator of A's library gave a device or "
+                                              "strides that were not asked for");
 }
 
 /* Will jax keep the dtype? Without x64 it silently narrows float64. */

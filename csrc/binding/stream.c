@@ -11,7 +11,7 @@
  * DLPack. */
 enum { LEGACY = 1, PER_THREAD = 2 };
 
-/* A handle, an int >= 0. */
+/* A handle, an int >= 0. The default stream is NULL under either name: torch knows no other. */
 static mmf_status parse_handle(PyObject *object, mmf_device device, void **handle)
 {
     unsigned long long value = PyLong_AsUnsignedLongLong(object);
@@ -22,7 +22,7 @@ static mmf_status parse_handle(PyObject *object, mmf_device device, void **handl
     if (device.type == MMF_ROCM && (value == LEGACY || value == PER_THREAD))
         return mmf_fail(MMF_VALUE_ERROR,
                         "stream is %llu, which names no stream in ROCm; pass 0 or a handle", value);
-    *handle = (void *)(uintptr_t)value;
+    *handle = value == LEGACY ? NULL : (void *)(uintptr_t)value;
     return MMF_OK;
 }
 
@@ -184,15 +184,13 @@ mmf_status mmf_stream_of_consumer(PyObject *object, mmf_device device, void **ha
         return mmf_fail(MMF_VALUE_ERROR,
                         "stream must be None, -1 or a stream as DLPack numbers them");
     mmf_status status = parse_handle(object, device, handle);
-    if (!status && device.type == MMF_CUDA && *handle == (void *)LEGACY)
-        *handle = NULL;
     return status ? status : mmf_device_check_stream(device, *handle);
 }
 
 /* torch's object for a stream: of handle 0 torch would make a new one. */
 static PyObject *torch_stream_object(const mmf_stream *stream)
 {
-    PyObject *cuda = mmf_imported_module("torch.cuda");
+    PyObject *cuda = PyImport_ImportModule("torch.cuda");
     PyObject *make =
         cuda ? PyObject_GetAttrString(cuda, stream->handle ? "ExternalStream" : "default_stream")
              : NULL;
@@ -204,6 +202,7 @@ static PyObject *torch_stream_object(const mmf_stream *stream)
     Py_XDECREF(handle);
     Py_XDECREF(ordinal);
     Py_XDECREF(make);
+    Py_XDECREF(cuda);
     return object;
 }
 

@@ -36,10 +36,11 @@ __attribute__((cold)) static mmf_status add_gpu(const mmf_driver *driver, int or
         } else {
             gpu->driver = driver;
             gpu->ordinal = ordinal;
-            int code = driver->facts(ordinal, &gpu->facts);
+            mmf_driver_call call;
+            int code = driver->facts(ordinal, &gpu->facts, &call);
             if (code) {
                 free(gpu);
-                status = mmf_driver_fail(driver, code, MMF_CALL_FACTS, ordinal);
+                status = mmf_driver_fail(driver, code, call, ordinal);
             } else {
                 atomic_store_explicit(&gpus[driver->type][ordinal], gpu, memory_order_release);
             }
@@ -131,6 +132,15 @@ bool mmf_gpu_has_code(const mmf_gpu *gpu, int instance, char *reason)
     return false;
 }
 
+/* Set this thread's capture mode; *mode becomes the one before. */
+static bool set_capture_mode(const mmf_driver *driver, int *mode)
+{
+    int code = driver->exchange_capture_mode ? driver->exchange_capture_mode(mode) : 0;
+    if (code && driver->forget_error)
+        driver->forget_error();
+    return driver->exchange_capture_mode && !code;
+}
+
 static mmf_status load(mmf_gpu *gpu, int instance)
 {
     const mmf_driver *driver = gpu->driver;
@@ -138,15 +148,18 @@ static mmf_status load(mmf_gpu *gpu, int instance)
     mmf_device_scope scope;
     void *module = NULL, *function = NULL;
     char *compiled = NULL;
+    int capture_mode = MMF_CAPTURE_RELAXED;
     mmf_status status = object ? MMF_OK : mmf_hiprtc_compile(gpu, instance, &compiled);
     if (status)
         return status;
-    int code = driver->enter(gpu->ordinal, &scope);
-    if (code) {
+    status = mmf_driver_enter(driver, gpu->ordinal, &scope);
+    if (status) {
         free(compiled);
-        return mmf_driver_fail(driver, code, MMF_CALL_ENTER, gpu->ordinal);
+        return status;
     }
-    code = driver->module_load(&module, object ? (const void *)object->begin : compiled);
+    /* What other threads capture meanwhile would break: loading is no part of it. */
+    bool relaxed = set_capture_mode(driver, &capture_mode);
+    int code = driver->module_load(&module, object ? (const void *)object->begin : compiled);
     if (code) {
         status = mmf_driver_fail(driver, code, MMF_CALL_LOAD, gpu->ordinal);
     } else {
@@ -157,6 +170,8 @@ static mmf_status load(mmf_gpu *gpu, int instance)
         }
         atomic_store_explicit(&gpu->functions[instance], function, memory_order_release);
     }
+    if (relaxed)
+        set_capture_mode(driver, &capture_mode);
     driver->leave(&scope);
     free(compiled);
     return status;

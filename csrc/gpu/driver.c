@@ -9,6 +9,9 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+/* Codes of hipError_t and CUresult. A machine without a GPU gives either. */
+enum { NO_DEVICE = 100, INVALID_DEVICE = 101 };
+
 typedef struct slot {
     mmf_driver driver;
     atomic_bool open;
@@ -36,6 +39,44 @@ static void watch_forks(void)
     pthread_atfork(NULL, NULL, after_fork);
 }
 
+static const char *name_of(const mmf_driver *driver, mmf_driver_call call)
+{
+    static const char *const names[][2] = {
+#define X(what, hip, cuda) {hip, cuda},
+        MMF_DRIVER_CALLS(X)
+#undef X
+    };
+    return names[call][driver->type == MMF_CUDA];
+}
+
+/* Initialise a driver whose table is filled. */
+static bool start(mmf_driver *d, char *reason, size_t size)
+{
+    const char *name = NULL, *text = NULL, *maker = d->type == MMF_CUDA ? "NVIDIA" : "AMD";
+    mmf_driver_call call = MMF_CALL_INIT;
+    int code = d->init(0);
+    if (!code) {
+        call = MMF_CALL_COUNT;
+        code = d->count(&d->devices);
+    }
+    if (!code && d->devices > 0) {
+        d->read_version(d->version);
+        return true;
+    }
+    d->error_text(code, &name, &text);
+    if (!code)
+        snprintf(reason, size, "%s finds no %s GPU", d->path, maker);
+    else if (code == NO_DEVICE || code == INVALID_DEVICE)
+        snprintf(reason, size, "%s finds no %s GPU (%s: %s)", d->path, maker, name_of(d, call),
+                 name ? name : "no device");
+    else
+        snprintf(reason, size, "%s: %s: %s (%s)", d->path, name_of(d, call),
+                 name ? name : "unknown error", text ? text : "no text");
+    if (d->forget_error)
+        d->forget_error();
+    return false;
+}
+
 __attribute__((cold)) static mmf_status open_slot(slot *s, mmf_device_type type)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -46,9 +87,10 @@ __attribute__((cold)) static mmf_status open_slot(slot *s, mmf_device_type type)
             &s->open)) { /* a failure is tried again: another package may bring the library */
         s->driver = (mmf_driver){.type = type};
         atomic_store(&opening, true);
-        bool filled = s->fill(&s->driver, reason, sizeof reason);
+        bool started =
+            s->fill(&s->driver, reason, sizeof reason) && start(&s->driver, reason, sizeof reason);
         atomic_store(&opening, false);
-        if (filled)
+        if (started)
             atomic_store_explicit(&s->open, true, memory_order_release);
     }
     pthread_mutex_unlock(&mutex);
@@ -72,19 +114,21 @@ mmf_status mmf_driver_get(mmf_device_type type, const mmf_driver **driver)
     return open_slot(s, type);
 }
 
+mmf_status mmf_driver_enter(const mmf_driver *driver, int ordinal, mmf_device_scope *scope)
+{
+    mmf_driver_call call;
+    int code = driver->enter(ordinal, scope, &call);
+    return code ? mmf_driver_fail(driver, code, call, ordinal) : MMF_OK;
+}
+
 mmf_status mmf_driver_fail(const mmf_driver *driver, int code, mmf_driver_call call, int ordinal)
 {
-    static const char *const names[][2] = {
-#define X(what, hip, cuda) {hip, cuda},
-        MMF_DRIVER_CALLS(X)
-#undef X
-    };
     const char *name = NULL, *text = NULL;
     char device[24];
     driver->error_text(code, &name, &text);
     mmf_device_name((mmf_device){driver->type, ordinal}, device);
     if (driver->forget_error)
         driver->forget_error();
-    return mmf_fail(MMF_DEVICE_ERROR, "%s on %s: %s (%s)", names[call][driver->type == MMF_CUDA],
-                    device, name ? name : "unknown error", text ? text : "no text");
+    return mmf_fail(MMF_DEVICE_ERROR, "%s on %s: %s (%s)", name_of(driver, call), device,
+                    name ? name : "unknown error", text ? text : "no text");
 }

@@ -18,7 +18,37 @@ typedef struct mmf_device_facts {
     bool memory_pools;
 } mmf_device_facts;
 
-/* The device that was current before mmf_driver.enter(). */
+/* A function of the driver as error texts name it: X(what, name in HIP, name in CUDA). */
+#define MMF_DRIVER_CALLS(X)                                                                        \
+    X(INIT, "hipInit", "cuInit")                                                                   \
+    X(COUNT, "hipGetDeviceCount", "cuDeviceGetCount")                                              \
+    X(DEVICE, "hipGetDeviceProperties", "cuDeviceGet")                                             \
+    X(NAME, "hipDeviceGetName", "cuDeviceGetName")                                                 \
+    X(ATTRIBUTE, "hipDeviceGetAttribute", "cuDeviceGetAttribute")                                  \
+    X(RETAIN, "", "cuDevicePrimaryCtxRetain")                                                      \
+    X(CURRENT, "hipGetDevice", "cuCtxGetCurrent")                                                  \
+    X(ENTER, "hipSetDevice", "cuCtxPushCurrent")                                                   \
+    X(LOAD, "hipModuleLoadData", "cuModuleLoadData")                                               \
+    X(FUNCTION, "hipModuleGetFunction", "cuModuleGetFunction")                                     \
+    X(LAUNCH, "hipModuleLaunchKernel", "cuLaunchKernel")                                           \
+    X(CAPTURING, "hipStreamIsCapturing", "cuStreamIsCapturing")                                    \
+    X(POINTER, "hipPointerGetAttributes", "cuPointerGetAttribute")                                 \
+    X(STREAM_DEVICE, "hipStreamGetDevice", "cuStreamGetCtx")                                       \
+    X(ALLOC, "hipMallocAsync", "cuMemAllocAsync")                                                  \
+    X(FREE, "hipFreeAsync", "cuMemFreeAsync")                                                      \
+    X(COPY, "hipMemcpyDtoDAsync", "cuMemcpyDtoDAsync")                                             \
+    X(EVENT, "hipEventCreateWithFlags", "cuEventCreate")                                           \
+    X(RECORD, "hipEventRecord", "cuEventRecord")                                                   \
+    X(WAIT, "hipStreamWaitEvent", "cuStreamWaitEvent")                                             \
+    X(DESTROY, "hipEventDestroy", "cuEventDestroy")
+
+typedef enum mmf_driver_call {
+#define X(what, hip, cuda) MMF_CALL_##what,
+    MMF_DRIVER_CALLS(X)
+#undef X
+} mmf_driver_call;
+
+/* The device that was current before mmf_driver_enter(). */
 typedef struct mmf_device_scope {
     int ordinal;
     bool entered;
@@ -36,6 +66,8 @@ typedef struct mmf_driver {
     int devices;
 
     /* the driver's own functions, of one signature in both */
+    int (*init)(unsigned flags);
+    int (*count)(int *devices);
     int (*module_load)(void **module, const void *image);
     int (*module_unload)(void *module);
     int (*module_function)(void **function, void *module, const char *symbol);
@@ -43,6 +75,7 @@ typedef struct mmf_driver {
                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                   void *stream, void **arguments, void **extra);
     int (*stream_is_capturing)(void *stream, int *status);
+    int (*exchange_capture_mode)(int *mode); /* of this thread; NULL: this driver is too old */
     int (*alloc_async)(void **memory, size_t bytes,
                        void *stream); /* NULL: this driver is too old */
     int (*free_async)(void *memory, void *stream);
@@ -53,12 +86,12 @@ typedef struct mmf_driver {
     int (*stream_wait_event)(void *stream, void *event, unsigned flags);
 
     /* wrapped by driver_hip.c and driver_cuda.c */
-    int (*facts)(int ordinal, mmf_device_facts *facts);
-    int (*enter)(
-        int ordinal,
-        mmf_device_scope *scope); /* make the device current on this thread; leave() undoes it */
-    void (*leave)(const mmf_device_scope *scope);
-    /* an error if no GPU knows the address; *ordinal stays as it was for memory of all devices */
+    void (*read_version)(char version[32]);
+    /* *call: which of its functions failed, if one did */
+    int (*facts)(int ordinal, mmf_device_facts *facts, mmf_driver_call *call);
+    int (*enter)(int ordinal, mmf_device_scope *scope, mmf_driver_call *call);
+    void (*leave)(const mmf_device_scope *scope); /* undoes enter() */
+    /* *ordinal: -1 if no GPU knows the address; stays as it was for memory of all devices */
     int (*pointer_device)(const void *pointer, int *ordinal);
     int (*stream_device)(void *stream, int *ordinal); /* -1: this driver cannot say */
     void (*error_text)(int code, const char **name, const char **text);
@@ -66,32 +99,16 @@ typedef struct mmf_driver {
         void); /* NULL, or: the driver keeps the last error for others to trip over; take it away */
 } mmf_driver;
 
+enum { MMF_CAPTURE_RELAXED = 2 }; /* hipStreamCaptureModeRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED */
+
 #define MMF_EVENT_DISABLE_TIMING 2u /* hipEventDisableTiming, CU_EVENT_DISABLE_TIMING */
 
 /* The driver of a kind of device, loaded and initialised by the first caller. DEVICE_ERROR with the
  * reason if it cannot be used. */
 mmf_status mmf_driver_get(mmf_device_type type, const mmf_driver **driver);
 
-/* A function of the driver as error texts name it: X(what, name in HIP, name in CUDA). */
-#define MMF_DRIVER_CALLS(X)                                                                        \
-    X(FACTS, "hipDeviceGetAttribute", "cuDeviceGetAttribute")                                      \
-    X(ENTER, "hipSetDevice", "cuCtxPushCurrent")                                                   \
-    X(LOAD, "hipModuleLoadData", "cuModuleLoadData")                                               \
-    X(FUNCTION, "hipModuleGetFunction", "cuModuleGetFunction")                                     \
-    X(LAUNCH, "hipModuleLaunchKernel", "cuLaunchKernel")                                           \
-    X(CAPTURING, "hipStreamIsCapturing", "cuStreamIsCapturing")                                    \
-    X(STREAM_DEVICE, "hipStreamGetDevice", "cuStreamGetCtx")                                       \
-    X(ALLOC, "hipMallocAsync", "cuMemAllocAsync")                                                  \
-    X(COPY, "hipMemcpyDtoDAsync", "cuMemcpyDtoDAsync")                                             \
-    X(EVENT, "hipEventCreateWithFlags", "cuEventCreate")                                           \
-    X(RECORD, "hipEventRecord", "cuEventRecord")                                                   \
-    X(WAIT, "hipStreamWaitEvent", "cuStreamWaitEvent")
-
-typedef enum mmf_driver_call {
-#define X(what, hip, cuda) MMF_CALL_##what,
-    MMF_DRIVER_CALLS(X)
-#undef X
-} mmf_driver_call;
+/* Make a device current on this thread until mmf_driver.leave(). */
+mmf_status mmf_driver_enter(const mmf_driver *driver, int ordinal, mmf_device_scope *scope);
 
 /* DEVICE_ERROR of a driver's function that returned code: with the driver's own name and text. */
 __attribute__((cold)) mmf_status mmf_driver_fail(const mmf_driver *driver, int code,
@@ -99,8 +116,7 @@ __attribute__((cold)) mmf_status mmf_driver_fail(const mmf_driver *driver, int c
 
 /* --- for driver.c --- */
 
-/* Fill the table from an open library and initialise the driver. On failure the reason is in
- * reason. */
+/* Open the library and fill the table from it. On failure the reason is in reason. */
 bool mmf_driver_hip_open(mmf_driver *driver, char *reason, size_t size);
 bool mmf_driver_cuda_open(mmf_driver *driver, char *reason, size_t size);
 

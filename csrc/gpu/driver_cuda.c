@@ -19,18 +19,17 @@ enum { /* CUdevice_attribute */
        ATTRIBUTE_MEMORY_POOLS = 115,
 };
 enum { POINTER_IS_MANAGED = 8, POINTER_DEVICE_ORDINAL = 9 }; /* CUpointer_attribute */
-enum { NO_DEVICE = 100, INVALID_DEVICE = 101 };              /* CUresult */
+enum { INVALID_VALUE = 1, INVALID_DEVICE = 101 };            /* CUresult */
 enum { MAX_DEVICES = 64 };
 
 static struct {
-    int (*init)(unsigned flags);
     int (*version)(int *version);
-    int (*count)(int *count);
     int (*device)(int *device, int ordinal);
     int (*device_name)(char *name, int size, int device);
     int (*attribute)(int *value, int attribute, int device);
     int (*retain)(void **context, int device);
     int (*current)(void **context);
+    int (*current_device)(int *device);
     int (*push)(void *context);
     int (*pop)(void **context);
     int (*pointer_attribute)(void *value, int attribute, uintptr_t pointer);
@@ -43,9 +42,10 @@ static _Atomic(void *) contexts[MAX_DEVICES];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of retaining a context */
 
 /* The primary context of a device. */
-static int context_of(int ordinal, void **context)
+static int context_of(int ordinal, void **context, mmf_driver_call *call)
 {
     int device, code = 0;
+    *call = MMF_CALL_DEVICE;
     if (ordinal < 0 || ordinal >= MAX_DEVICES)
         return INVALID_DEVICE;
     *context = atomic_load_explicit(&contexts[ordinal], memory_order_acquire);
@@ -55,8 +55,10 @@ static int context_of(int ordinal, void **context)
     *context = atomic_load(&contexts[ordinal]);
     if (!*context) {
         code = cu.device(&device, ordinal);
-        if (!code)
+        if (!code) {
+            *call = MMF_CALL_RETAIN;
             code = cu.retain(context, device);
+        }
         if (!code)
             atomic_store_explicit(&contexts[ordinal], *context, memory_order_release);
     }
@@ -64,15 +66,20 @@ static int context_of(int ordinal, void **context)
     return code;
 }
 
-static int facts(int ordinal, mmf_device_facts *out)
+static int facts(int ordinal, mmf_device_facts *out, mmf_driver_call *call)
 {
     int device, major = 0, minor = 0, pools = 0;
     *out = (mmf_device_facts){0};
+    *call = MMF_CALL_DEVICE;
     int code = cu.device(&device, ordinal);
-    if (!code)
+    if (!code) {
+        *call = MMF_CALL_NAME;
         code = cu.device_name(out->name, sizeof out->name, device);
-    if (!code)
+    }
+    if (!code) {
+        *call = MMF_CALL_ATTRIBUTE;
         code = cu.attribute(&out->compute_units, ATTRIBUTE_MULTIPROCESSORS, device);
+    }
     if (!code)
         code = cu.attribute(&out->wave, ATTRIBUTE_WARP_SIZE, device);
     if (!code)
@@ -81,23 +88,28 @@ static int facts(int ordinal, mmf_device_facts *out)
         code = cu.attribute(&major, ATTRIBUTE_MAJOR, device);
     if (!code)
         code = cu.attribute(&minor, ATTRIBUTE_MINOR, device);
-    if (code)
-        return code;
-    /* unknown to drivers before 11.2, which have no pools */
-    out->memory_pools = cu.attribute(&pools, ATTRIBUTE_MEMORY_POOLS, device) == 0 && pools;
+    if (!code) {
+        code = cu.attribute(&pools, ATTRIBUTE_MEMORY_POOLS, device);
+        if (code == INVALID_VALUE) /* unknown to drivers before 11.2, which have no pools */
+            code = 0;
+    }
+    out->memory_pools = pools;
     snprintf(out->arch, sizeof out->arch, "sm_%d%d", major, minor);
-    return 0;
+    return code;
 }
 
-static int enter(int ordinal, mmf_device_scope *scope)
+static int enter(int ordinal, mmf_device_scope *scope, mmf_driver_call *call)
 {
     void *wanted = NULL, *current = NULL;
     scope->entered = false;
-    int code = context_of(ordinal, &wanted);
-    if (!code)
-        code = cu.current(&current);
+    int code = context_of(ordinal, &wanted, call);
+    if (code)
+        return code;
+    *call = MMF_CALL_CURRENT;
+    code = cu.current(&current);
     if (code || current == wanted)
         return code;
+    *call = MMF_CALL_ENTER;
     code = cu.push(wanted);
     scope->entered = code == 0;
     return code;
@@ -116,6 +128,10 @@ static int pointer_device(const void *pointer, int *ordinal)
     int code = cu.pointer_attribute(&managed, POINTER_IS_MANAGED, (uintptr_t)pointer);
     if (!code && !managed)
         code = cu.pointer_attribute(ordinal, POINTER_DEVICE_ORDINAL, (uintptr_t)pointer);
+    if (code == INVALID_VALUE) {
+        *ordinal = -1;
+        return 0;
+    }
     return code;
 }
 
@@ -127,12 +143,20 @@ static int stream_device(void *stream, int *ordinal)
         (uintptr_t)stream <= 2) /* the default streams are of the current device */
         return 0;
     int code = cu.stream_context(stream, &context);
-    for (int i = 0; !code && i < MAX_DEVICES; i++)
-        if (context && atomic_load(&contexts[i]) == context)
-            *ordinal = i;
-    if (!code && *ordinal < 0)
-        *ordinal = MAX_DEVICES; /* a context of its own, or of a device that nobody used here */
+    if (!code)
+        code = cu.push(context); /* it need not be a primary one */
+    if (code)
+        return code;
+    code = cu.current_device(ordinal);
+    cu.pop(&context);
     return code;
+}
+
+static void read_version(char version[32])
+{
+    int number = 0;
+    if (cu.version(&number) == 0)
+        snprintf(version, 32, "%d.%d", number / 1000, number % 1000 / 10);
 }
 
 static void error_text(int code, const char **name, const char **text)
@@ -146,14 +170,15 @@ static void error_text(int code, const char **name, const char **text)
 static bool find_functions(mmf_driver *d, void *library, char *reason, size_t size)
 {
     const mmf_symbol symbols[] = {
-        {"cuInit", &cu.init, false},
+        {"cuInit", &d->init, false},
         {"cuDriverGetVersion", &cu.version, false},
-        {"cuDeviceGetCount", &cu.count, false},
+        {"cuDeviceGetCount", &d->count, false},
         {"cuDeviceGet", &cu.device, false},
         {"cuDeviceGetName", &cu.device_name, false},
         {"cuDeviceGetAttribute", &cu.attribute, false},
         {"cuDevicePrimaryCtxRetain", &cu.retain, false},
         {"cuCtxGetCurrent", &cu.current, false},
+        {"cuCtxGetDevice", &cu.current_device, false},
         {"cuCtxPushCurrent_v2", &cu.push, false},
         {"cuCtxPopCurrent_v2", &cu.pop, false},
         {"cuPointerGetAttribute", &cu.pointer_attribute, false},
@@ -165,6 +190,7 @@ static bool find_functions(mmf_driver *d, void *library, char *reason, size_t si
         {"cuModuleGetFunction", &d->module_function, false},
         {"cuLaunchKernel", &d->launch, false},
         {"cuStreamIsCapturing", &d->stream_is_capturing, false},
+        {"cuThreadExchangeStreamCaptureMode", &d->exchange_capture_mode, true},
         {"cuMemAllocAsync", &d->alloc_async, true},
         {"cuMemFreeAsync", &d->free_async, true},
         {"cuMemcpyDtoDAsync_v2", &d->copy_async, false},
@@ -183,7 +209,6 @@ bool mmf_driver_cuda_open(mmf_driver *d, char *reason, size_t size)
     const mmf_library_search search = {mmf_environment(MMF_ENV_CUDA_LIBRARY), "libcuda.so",
                                        no_patterns, names};
     char detail[512] = "";
-    int version = 0;
     void *library = mmf_library_open(&search, d->path, sizeof d->path, detail, sizeof detail);
     if (!library) {
         snprintf(reason, size, "no CUDA driver (%s)", detail);
@@ -195,28 +220,12 @@ bool mmf_driver_cuda_open(mmf_driver *d, char *reason, size_t size)
         return false;
     }
     d->vendor = "CUDA";
+    d->read_version = read_version;
     d->facts = facts;
     d->enter = enter;
     d->leave = leave;
     d->pointer_device = pointer_device;
     d->stream_device = stream_device;
     d->error_text = error_text;
-    const char *function = "cuInit", *name = NULL, *text = NULL;
-    int code = cu.init(0);
-    if (!code) {
-        function = "cuDeviceGetCount";
-        code = cu.count(&d->devices);
-    }
-    if (!code && cu.version(&version) == 0)
-        snprintf(d->version, sizeof d->version, "%d.%d", version / 1000, version % 1000 / 10);
-    error_text(code, &name, &text);
-    if (code == NO_DEVICE)
-        snprintf(reason, size, "%s finds no NVIDIA GPU (%s: %s)", d->path, function,
-                 name ? name : "CUDA_ERROR_NO_DEVICE");
-    else if (code)
-        snprintf(reason, size, "%s: %s: %s (%s)", d->path, function, name ? name : "unknown error",
-                 text ? text : "no text");
-    else if (d->devices == 0)
-        snprintf(reason, size, "%s finds no NVIDIA GPU", d->path);
-    return !code && d->devices > 0;
+    return true;
 }

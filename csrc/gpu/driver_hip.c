@@ -16,7 +16,7 @@ enum { /* hipDeviceAttribute_t */
        ATTRIBUTE_MEMORY_POOLS = 88,
 };
 
-enum { NO_DEVICE = 100, INVALID_DEVICE = 101 }; /* hipError_t */
+enum { INVALID_VALUE = 1 }; /* hipError_t */
 
 /* hipDeviceProp_t: 792 bytes until ROCm 5.7 and from hipGetDeviceProperties, 1472 from
  * hipGetDevicePropertiesR0600. */
@@ -32,8 +32,6 @@ typedef struct pointer_attributes { /* hipPointerAttribute_t; the values of type
 } pointer_attributes;
 
 static struct {
-    int (*init)(unsigned flags);
-    int (*count)(int *count);
     int (*runtime_version)(int *version);
     int (*get_device)(int *ordinal);
     int (*set_device)(int ordinal);
@@ -71,38 +69,51 @@ static bool read_arch(const char *field, char arch[32])
     return true;
 }
 
-static int facts(int ordinal, mmf_device_facts *out)
+static int facts(int ordinal, mmf_device_facts *out, mmf_driver_call *call)
 {
     char properties[PROPERTIES_SIZE];
-    int pools = 0, shared = 0, code;
+    int pools = 0;
     *out = (mmf_device_facts){0};
     memset(properties, 0, sizeof properties);
     bool r0600 = hip.properties_r0600 != NULL;
-    code = r0600 ? hip.properties_r0600(properties, ordinal) : hip.properties(properties, ordinal);
-    if (!code)
+    *call = MMF_CALL_DEVICE;
+    int code =
+        r0600 ? hip.properties_r0600(properties, ordinal) : hip.properties(properties, ordinal);
+    if (!code) {
+        *call = MMF_CALL_NAME;
         code = hip.device_name(out->name, sizeof out->name, ordinal);
-    if (!code)
+    }
+    if (!code) {
+        *call = MMF_CALL_ATTRIBUTE;
         code = hip.attribute(&out->compute_units, ATTRIBUTE_MULTIPROCESSORS, ordinal);
+    }
     if (!code)
         code = hip.attribute(&out->wave, ATTRIBUTE_WARP_SIZE, ordinal);
     if (!code)
-        code = hip.attribute(&shared, ATTRIBUTE_SHARED_PER_BLOCK, ordinal);
+        code = hip.attribute(&out->shared_bytes, ATTRIBUTE_SHARED_PER_BLOCK, ordinal);
+    if (!code) {
+        code = hip.attribute(&pools, ATTRIBUTE_MEMORY_POOLS, ordinal);
+        if (code == INVALID_VALUE) { /* unknown to early runtimes, which have no pools */
+            forget_error();
+            code = 0;
+        }
+    }
     if (code)
         return reported(code);
-    out->shared_bytes = shared;
-    /* unknown to early runtimes, which have no pools */
-    out->memory_pools = !reported(hip.attribute(&pools, ATTRIBUTE_MEMORY_POOLS, ordinal)) && pools;
+    out->memory_pools = pools;
     if (!read_arch(properties + (r0600 ? ARCH_OFFSET_R0600 : ARCH_OFFSET_R0000), out->arch))
         snprintf(out->arch, sizeof out->arch, "unknown");
     return 0;
 }
 
-static int enter(int ordinal, mmf_device_scope *scope)
+static int enter(int ordinal, mmf_device_scope *scope, mmf_driver_call *call)
 {
     int code = hip.get_device(&scope->ordinal);
     scope->entered = false;
+    *call = MMF_CALL_CURRENT;
     if (code || scope->ordinal == ordinal)
         return reported(code);
+    *call = MMF_CALL_ENTER;
     code = hip.set_device(ordinal);
     scope->entered = code == 0;
     return reported(code);
@@ -120,10 +131,13 @@ static int pointer_device(const void *pointer, int *ordinal)
     pointer_attributes attributes;
     memset(&attributes, 0, sizeof attributes);
     int code = reported(hip.pointer_attributes(&attributes, pointer));
-    if (!code &&
-        !attributes.device_pointer) /* ROCm 6: memory of the host gets a zeroed answer, no error */
-        code = 1;                   /* hipErrorInvalidValue, as ROCm 5 answers */
-    *ordinal = attributes.device;
+    /* Memory of the host: an error in ROCm 5, a zeroed answer since */
+    if (code == INVALID_VALUE || (!code && !attributes.device_pointer)) {
+        *ordinal = -1;
+        return 0;
+    }
+    if (!code && !attributes.is_managed)
+        *ordinal = attributes.device;
     return code;
 }
 
@@ -131,6 +145,14 @@ static int stream_device(void *stream, int *ordinal)
 {
     *ordinal = -1;
     return hip.stream_device && stream ? reported(hip.stream_device(stream, ordinal)) : 0;
+}
+
+static void read_version(char version[32])
+{
+    int number = 0;
+    if (reported(hip.runtime_version(&number)) == 0)
+        snprintf(version, 32, "%d.%d.%d", number / 10000000, number / 100000 % 100,
+                 number % 100000);
 }
 
 static void error_text(int code, const char **name, const char **text)
@@ -162,8 +184,8 @@ static void *find_library(mmf_driver *d, char *reason, size_t size)
 static bool find_functions(mmf_driver *d, void *library, char *reason, size_t size)
 {
     const mmf_symbol symbols[] = {
-        {"hipInit", &hip.init, false},
-        {"hipGetDeviceCount", &hip.count, false},
+        {"hipInit", &d->init, false},
+        {"hipGetDeviceCount", &d->count, false},
         {"hipRuntimeGetVersion", &hip.runtime_version, false},
         {"hipGetDevice", &hip.get_device, false},
         {"hipSetDevice", &hip.set_device, false},
@@ -181,6 +203,7 @@ static bool find_functions(mmf_driver *d, void *library, char *reason, size_t si
         {"hipModuleGetFunction", &d->module_function, false},
         {"hipModuleLaunchKernel", &d->launch, false},
         {"hipStreamIsCapturing", &d->stream_is_capturing, false},
+        {"hipThreadExchangeStreamCaptureMode", &d->exchange_capture_mode, true},
         {"hipMallocAsync", &d->alloc_async, true},
         {"hipFreeAsync", &d->free_async, true},
         {"hipMemcpyDtoDAsync", &d->copy_async, false},
@@ -194,7 +217,6 @@ static bool find_functions(mmf_driver *d, void *library, char *reason, size_t si
 
 bool mmf_driver_hip_open(mmf_driver *d, char *reason, size_t size)
 {
-    int version = 0;
     char detail[512] = "";
     void *library = find_library(d, detail, sizeof detail);
     if (!library) {
@@ -207,6 +229,7 @@ bool mmf_driver_hip_open(mmf_driver *d, char *reason, size_t size)
         return false;
     }
     d->vendor = "HIP";
+    d->read_version = read_version;
     d->facts = facts;
     d->enter = enter;
     d->leave = leave;
@@ -214,23 +237,5 @@ bool mmf_driver_hip_open(mmf_driver *d, char *reason, size_t size)
     d->stream_device = stream_device;
     d->error_text = error_text;
     d->forget_error = forget_error;
-    const char *function = "hipInit";
-    int code = hip.init(0);
-    if (!code) {
-        function = "hipGetDeviceCount";
-        code = hip.count(&d->devices);
-    }
-    if (!code && hip.runtime_version(&version) == 0)
-        snprintf(d->version, sizeof d->version, "%d.%d.%d", version / 10000000,
-                 version / 100000 % 100, version % 100000);
-    if (code == NO_DEVICE || code == INVALID_DEVICE) /* both are said of a machine without one */
-        snprintf(reason, size, "%s finds no AMD GPU (%s: %s)", d->path, function,
-                 hip.error_name(code));
-    else if (code)
-        snprintf(reason, size, "%s: %s: %s (%s)", d->path, function, hip.error_name(code),
-                 hip.error_string(code));
-    else if (d->devices == 0)
-        snprintf(reason, size, "%s finds no AMD GPU", d->path);
-    reported(code);
-    return !code && d->devices > 0;
+    return true;
 }

@@ -20,12 +20,11 @@ mmf_status mmf_gpu_check_stream(mmf_device device, void *stream)
     int ordinal = -1;
     char text[24];
     mmf_status status = mmf_gpu_get(device, &gpu);
+    if (!status)
+        status = mmf_driver_enter(gpu->driver, device.id, &scope);
     if (status)
         return status;
-    int code = gpu->driver->enter(device.id, &scope);
-    if (code)
-        return mmf_driver_fail(gpu->driver, code, MMF_CALL_ENTER, device.id);
-    code = gpu->driver->stream_device(stream, &ordinal);
+    int code = gpu->driver->stream_device(stream, &ordinal);
     gpu->driver->leave(&scope);
     if (code)
         return mmf_driver_fail(gpu->driver, code, MMF_CALL_STREAM_DEVICE, device.id);
@@ -42,12 +41,11 @@ mmf_status mmf_gpu_is_capturing(mmf_device device, void *stream, bool *capturing
     mmf_device_scope scope;
     int status_of_stream = MMF_NOT_CAPTURING;
     mmf_status status = mmf_gpu_get(device, &gpu);
+    if (!status)
+        status = mmf_driver_enter(gpu->driver, device.id, &scope);
     if (status)
         return status;
-    int code = gpu->driver->enter(device.id, &scope);
-    if (code)
-        return mmf_driver_fail(gpu->driver, code, MMF_CALL_ENTER, device.id);
-    code = gpu->driver->stream_is_capturing(stream, &status_of_stream);
+    int code = gpu->driver->stream_is_capturing(stream, &status_of_stream);
     gpu->driver->leave(&scope);
     *capturing = status_of_stream != MMF_NOT_CAPTURING;
     return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_CAPTURING, device.id) : MMF_OK;
@@ -60,15 +58,16 @@ mmf_status mmf_gpu_check_memory(mmf_device device, const void *data, const char 
     int ordinal = device.id;
     char text[24], other[24];
     mmf_status status = mmf_gpu_get(device, &gpu);
+    if (!status)
+        status = mmf_driver_enter(gpu->driver, device.id, &scope);
     if (status)
         return status;
     mmf_device_name(device, text);
-    int code = gpu->driver->enter(device.id, &scope);
-    if (code)
-        return mmf_driver_fail(gpu->driver, code, MMF_CALL_ENTER, device.id);
-    code = gpu->driver->pointer_device(data, &ordinal);
+    int code = gpu->driver->pointer_device(data, &ordinal);
     gpu->driver->leave(&scope);
     if (code)
+        return mmf_driver_fail(gpu->driver, code, MMF_CALL_POINTER, device.id);
+    if (ordinal < 0)
         return mmf_fail(MMF_BUFFER_ERROR,
                         "%s says that it is on %s, but the driver knows no such device memory",
                         name, text);

@@ -73,9 +73,10 @@ mmf_status mmf_gpu_launch(const mmf_problem *problem, int instance)
     if (status)
         return status;
     const mmf_driver *driver = gpu->driver;
-    int code = driver->enter(gpu->ordinal, &scope);
-    if (code)
-        return mmf_driver_fail(driver, code, MMF_CALL_ENTER, gpu->ordinal);
+    int code = 0;
+    status = mmf_driver_enter(driver, gpu->ordinal, &scope);
+    if (status)
+        return status;
     for (; !code && args.first_tile < tiles; args.first_tile += MAX_GRID) {
         int64_t left = tiles - args.first_tile;
         code = driver->launch(function, (unsigned)(left < MAX_GRID ? left : MAX_GRID), 1, 1,

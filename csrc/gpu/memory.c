@@ -22,8 +22,7 @@ static mmf_status begin(mmf_device device, attempt *a)
     if (status)
         return status;
     *a = (attempt){.driver = gpu->driver, .ordinal = device.id};
-    int code = a->driver->enter(device.id, &a->scope);
-    return code ? mmf_driver_fail(a->driver, code, MMF_CALL_ENTER, device.id) : MMF_OK;
+    return mmf_driver_enter(a->driver, device.id, &a->scope);
 }
 
 /* Note the result of a call; true if it and all before it succeeded. */
@@ -121,9 +120,11 @@ mmf_status mmf_gpu_wait(const mmf_device_memory *memory, void *stream)
     return order(memory, stream, false);
 }
 
-mmf_status mmf_gpu_used(const mmf_device_memory *memory, void *stream)
+mmf_status mmf_gpu_used(mmf_device_memory *memory, void *stream)
 {
-    return order(memory, stream, true);
+    mmf_status status = order(memory, stream, true);
+    memory->in_doubt |= status != MMF_OK;
+    return status;
 }
 
 mmf_status mmf_gpu_order(mmf_device device, void *before, void *after)
@@ -141,26 +142,25 @@ mmf_status mmf_gpu_order(mmf_device device, void *before, void *after)
         if (note(&a, a.driver->event_record(mark.ready, before), MMF_CALL_RECORD))
             note(&a, a.driver->stream_wait_event(after, mark.ready, 0), MMF_CALL_WAIT);
         note(&a, a.driver->event_destroy(mark.ready),
-             MMF_CALL_EVENT); /* lives on until it was waited for */
+             MMF_CALL_DESTROY); /* lives on until it was waited for */
     }
     return end(&a);
 }
 
-mmf_status mmf_gpu_copy(const mmf_device_memory *to, const mmf_device_memory *from, size_t bytes,
-                        void *stream)
+mmf_status mmf_gpu_copy(mmf_device_memory *to, mmf_device_memory *from, size_t bytes, void *stream)
 {
     attempt a;
     mmf_status status = begin(to->device, &a);
     if (status)
         return status;
-    bool done = note(&a, a.driver->stream_wait_event(stream, from->ready, 0), MMF_CALL_WAIT);
-    if (done && bytes)
-        done = note(&a, a.driver->copy_async(to->data, from->data, bytes, stream), MMF_CALL_COPY);
-    if (done)
-        done = note(&a, a.driver->event_record(to->ready, stream), MMF_CALL_RECORD);
-    if (done)
-        note(&a, a.driver->event_record(from->ready, stream), MMF_CALL_RECORD);
-    return end(&a);
+    if (note(&a, a.driver->stream_wait_event(stream, from->ready, 0), MMF_CALL_WAIT) && bytes)
+        note(&a, a.driver->copy_async(to->data, from->data, bytes, stream), MMF_CALL_COPY);
+    status = end(&a);
+    if (status)
+        return status;
+    status = mmf_gpu_used(to, stream);
+    mmf_status second = mmf_gpu_used(from, stream);
+    return status ? status : second;
 }
 
 /* On the default stream, behind the last use. False while a stream that blocks it is being
@@ -175,9 +175,9 @@ static bool free_now(const mmf_device_memory *memory)
         a.driver->stream_is_capturing(NULL, &capturing) == 0 && capturing == MMF_NOT_CAPTURING;
     if (may && memory->data &&
         note(&a, a.driver->stream_wait_event(NULL, memory->ready, 0), MMF_CALL_WAIT))
-        note(&a, a.driver->free_async(memory->data, NULL), MMF_CALL_ALLOC);
+        note(&a, a.driver->free_async(memory->data, NULL), MMF_CALL_FREE);
     if (may)
-        note(&a, a.driver->event_destroy(memory->ready), MMF_CALL_EVENT);
+        note(&a, a.driver->event_destroy(memory->ready), MMF_CALL_DESTROY);
     else if (a.driver->forget_error)
         a.driver->forget_error();
     end(&a); /* nobody is there to take an error; it is cleared */
@@ -205,7 +205,7 @@ void mmf_gpu_free(const mmf_device_memory *memory)
 {
     if (atomic_load_explicit(&waiting, memory_order_relaxed))
         free_waiting();
-    if (free_now(memory))
+    if (memory->in_doubt || free_now(memory))
         return;
     postponed *item = malloc(sizeof *item);
     if (!item) /* lost, rather than the capture */

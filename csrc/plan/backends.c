@@ -117,7 +117,7 @@ mmf_status mmf_device_wait(const mmf_device_memory *memory, void *stream)
     return mmf_gpu_wait(memory, stream);
 }
 
-mmf_status mmf_device_used(const mmf_device_memory *memory, void *stream)
+mmf_status mmf_device_used(mmf_device_memory *memory, void *stream)
 {
     return mmf_gpu_used(memory, stream);
 }
@@ -127,7 +127,7 @@ mmf_status mmf_device_order(mmf_device device, void *before, void *after)
     return mmf_gpu_order(device, before, after);
 }
 
-mmf_status mmf_device_copy(const mmf_device_memory *to, const mmf_device_memory *from, size_t bytes,
+mmf_status mmf_device_copy(mmf_device_memory *to, mmf_device_memory *from, size_t bytes,
                            void *stream)
 {
     return mmf_gpu_copy(to, from, bytes, stream);

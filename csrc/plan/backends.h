@@ -51,13 +51,13 @@ void mmf_device_free(const mmf_device_memory *memory);
 /* Let stream wait for all uses of the memory that are known. */
 mmf_status mmf_device_wait(const mmf_device_memory *memory, void *stream);
 
-/* Work on stream uses the memory. */
-mmf_status mmf_device_used(const mmf_device_memory *memory, void *stream);
+/* Work on stream uses the memory. After an error it is never given back. */
+mmf_status mmf_device_used(mmf_device_memory *memory, void *stream);
 
 /* Let one stream wait for what is on another now; not if either is being captured. */
 mmf_status mmf_device_order(mmf_device device, void *before, void *after);
 
-mmf_status mmf_device_copy(const mmf_device_memory *to, const mmf_device_memory *from, size_t bytes,
+mmf_status mmf_device_copy(mmf_device_memory *to, mmf_device_memory *from, size_t bytes,
                            void *stream);
 
 /* The file of a kind of GPU's driver library, or NULL. */

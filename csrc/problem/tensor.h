@@ -68,6 +68,7 @@ typedef struct mmf_device_memory {
     mmf_device device;
     void *data;  /* NULL: of size 0 */
     void *ready; /* event of the driver: the last use of the memory that is known */
+    bool in_doubt; /* the driver took no note of a use: the memory is never given back */
 } mmf_device_memory;
 
 typedef struct mmf_tensor {

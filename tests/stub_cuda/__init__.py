@@ -49,6 +49,7 @@ def library() -> ctypes.CDLL:
         ("stub_stream_create", ctypes.c_void_p, [ctypes.c_int]),
         ("stub_stream_capture", None, [ctypes.c_void_p, ctypes.c_int]),
         ("stub_stream_destroy", None, [ctypes.c_void_p]),
+        ("stub_stream_move", None, [ctypes.c_void_p]),
         ("stub_alloc", ctypes.c_void_p, [ctypes.c_int, ctypes.c_size_t]),
         ("stub_free", ctypes.c_int, [ctypes.c_void_p]),
     ):

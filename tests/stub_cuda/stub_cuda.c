@@ -11,20 +11,12 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICES = 2, MAX_MEMORY = 4096, LOG_SIZE = 1 << 20, NAME = 64 };
-
-typedef struct context {
-    int device;
-} context;
-
-typedef struct stream {
-    context *context;
-    int capturing, destroyed;
-} stream;
+enum { DEVICES = 2, LOG_SIZE = 1 << 20, NAME = 64 };
 
 typedef struct module {
     context *context;
@@ -41,14 +33,7 @@ typedef struct event {
     int records, destroyed;
 } event;
 
-typedef struct memory {
-    char *begin;
-    size_t size;
-    int device;
-} memory;
-
 static context contexts[DEVICES] = {{0}, {1}};
-static memory memories[MAX_MEMORY];
 static char log_text[LOG_SIZE];
 static size_t log_length;
 static char fail_name[NAME];
@@ -78,8 +63,7 @@ void stub_fail_next(const char *name, int code, int skip)
     fail_skip = skip;
 }
 
-/* Log a call; the code of a planted fault, else 0. */
-__attribute__((format(printf, 2, 3))) static int enter(const char *name, const char *format, ...)
+int stub_enter(const char *name, const char *format, ...)
 {
     va_list arguments;
     int code = 0;
@@ -102,16 +86,26 @@ __attribute__((format(printf, 2, 3))) static int enter(const char *name, const c
     return code;
 }
 
-static context *current(void)
+context *stub_current(void)
 {
     return depth ? stack[depth - 1] : NULL;
 }
 
-static int check_stream(const stream *s)
+static bool is_default(const stream *s)
 {
-    if (!current())
+    return (uintptr_t)s <= 2;
+}
+
+static bool is_capturing(const stream *s)
+{
+    return !is_default(s) && s->capturing;
+}
+
+int stub_check_stream(const stream *s)
+{
+    if (!stub_current())
         return STUB_INVALID_CONTEXT;
-    if (s && (s->destroyed || s->context != current()))
+    if (!is_default(s) && (s->destroyed || s->context != stub_current()))
         return STUB_INVALID_HANDLE;
     return 0;
 }
@@ -131,80 +125,23 @@ void stub_stream_capture(void *s, int capturing)
     ((stream *)s)->capturing = capturing;
 }
 
+/* To a context beside the primary one. */
+void stub_stream_move(void *s)
+{
+    static context others[DEVICES] = {{0}, {1}};
+    ((stream *)s)->context = &others[((stream *)s)->context->device];
+}
+
 void stub_stream_destroy(void *s)
 {
     ((stream *)s)->destroyed = 1;
-}
-
-static int add_memory(size_t size, int device, void **out)
-{
-    for (int i = 0; i < MAX_MEMORY; i++)
-        if (!memories[i].begin) {
-            char *begin = aligned_alloc(256, (size / 256 + 1) * 256);
-            if (!begin)
-                return STUB_OUT_OF_MEMORY;
-            memset(begin, 0xff, size); /* NaN in every dtype */
-            memories[i] = (memory){begin, size, device};
-            *out = begin;
-            return 0;
-        }
-    return STUB_OUT_OF_MEMORY;
-}
-
-static int drop_memory(const void *begin)
-{
-    for (int i = 0; i < MAX_MEMORY; i++)
-        if (begin && memories[i].begin == begin) {
-            memset(memories[i].begin, 0xff, memories[i].size);
-            free(memories[i].begin);
-            memories[i].begin = NULL;
-            return 0;
-        }
-    return STUB_INVALID_VALUE;
-}
-
-void *stub_alloc(int device, size_t size)
-{
-    void *begin = NULL;
-    pthread_mutex_lock(&mutex);
-    add_memory(size, device, &begin);
-    pthread_mutex_unlock(&mutex);
-    return begin;
-}
-
-int stub_free(void *begin)
-{
-    pthread_mutex_lock(&mutex);
-    int code = drop_memory(begin);
-    pthread_mutex_unlock(&mutex);
-    return code;
-}
-
-int stub_live_memory(void)
-{
-    int live = 0;
-    pthread_mutex_lock(&mutex);
-    for (int i = 0; i < MAX_MEMORY; i++)
-        live += memories[i].begin != NULL;
-    pthread_mutex_unlock(&mutex);
-    return live;
-}
-
-/* The device whose memory holds an address, or -1. */
-static int device_of(const void *address)
-{
-    for (int i = 0; i < MAX_MEMORY; i++)
-        if (memories[i].begin && (const char *)address >= memories[i].begin &&
-            (const char *)address < memories[i].begin + memories[i].size)
-            return memories[i].device;
-    return -1;
 }
 
 /* --- device, context --- */
 
 int cuInit(unsigned flags)
 {
-    int code = enter("cuInit", "(%u)", flags);
+    int code = stub_enter("cuInit", "(%u)", flags);
     initialised |= !code;
     return code;
 }
@@ -212,32 +149,32 @@ int cuInit(unsigned flags)
 int cuDriverGetVersion(int *version)
 {
     *version = 13000;
-    return enter("cuDriverGetVersion", "()");
+    return stub_enter("cuDriverGetVersion", "()");
 }
 
 int cuDeviceGetCount(int *count)
 {
     *count = DEVICES;
-    return enter("cuDeviceGetCount", "()");
+    return stub_enter("cuDeviceGetCount", "()");
 }
 
 int cuDeviceGet(int *device, int ordinal)
 {
     *device = ordinal;
-    int code = enter("cuDeviceGet", "(%d)", ordinal);
+    int code = stub_enter("cuDeviceGet", "(%d)", ordinal);
     return code ? code : ordinal < 0 || ordinal >= DEVICES ? STUB_INVALID_DEVICE : 0;
 }
 
 int cuDeviceGetName(char *name, int size, int device)
 {
     snprintf(name, (size_t)size, "Stub %d", device);
-    return enter("cuDeviceGetName", "(%d)", device);
+    return stub_enter("cuDeviceGetName", "(%d)", device);
 }
 
 int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     static const int known[][2] = {{8, 49152}, {10, 32}, {16, 4}, {75, 9}, {76, 0}, {115, 1}};
-    int code = enter("cuDeviceGetAttribute", "(%d, %d)", attribute, device);
+    int code = stub_enter("cuDeviceGetAttribute", "(%d, %d)", attribute, device);
     for (size_t i = 0; !code && i < sizeof known / sizeof *known; i++)
         if (known[i][0] == attribute) {
             *value = known[i][1];
@@ -249,18 +186,26 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
 int cuDevicePrimaryCtxRetain(void **out, int device)
 {
     *out = &contexts[device];
-    return enter("cuDevicePrimaryCtxRetain", "(%d)", device);
+    return stub_enter("cuDevicePrimaryCtxRetain", "(%d)", device);
 }
 
 int cuCtxGetCurrent(void **out)
 {
-    *out = current();
+    *out = stub_current();
+    return 0;
+}
+
+int cuCtxGetDevice(int *device)
+{
+    if (!stub_current())
+        return STUB_INVALID_CONTEXT;
+    *device = stub_current()->device;
     return 0;
 }
 
 int cuCtxPushCurrent_v2(void *c)
 {
-    int code = enter("cuCtxPushCurrent", "(%d)", ((context *)c)->device);
+    int code = stub_enter("cuCtxPushCurrent", "(%d)", ((context *)c)->device);
     if (!code)
         stack[depth++] = c;
     return code;
@@ -278,32 +223,7 @@ int cuCtxPopCurrent_v2(void **out)
 
 int cuCtxSynchronize(void)
 {
-    return enter("cuCtxSynchronize", "()");
-}
-
-int cuMemAlloc_v2(void **out, size_t size)
-{
-    pthread_mutex_lock(&mutex);
-    int code = add_memory(size, current()->device, out);
-    pthread_mutex_unlock(&mutex);
-    return code;
-}
-
-int cuMemFree_v2(void *begin)
-{
-    return stub_free(begin);
-}
-
-int cuMemcpyHtoD_v2(void *to, const void *from, size_t size)
-{
-    memcpy(to, from, size);
-    return 0;
-}
-
-int cuMemcpyDtoH_v2(void *to, const void *from, size_t size)
-{
-    memcpy(to, from, size);
-    return 0;
+    return stub_enter("cuCtxSynchronize", "()");
 }
 
 int stub_context_depth(void)
@@ -311,25 +231,10 @@ int stub_context_depth(void)
     return depth;
 }
 
-int cuPointerGetAttribute(void *value, int attribute, uintptr_t pointer)
-{
-    int code = enter("cuPointerGetAttribute", "(%d)", attribute);
-    int device = device_of((const void *)pointer);
-    if (code || device < 0)
-        return code ? code : STUB_INVALID_VALUE;
-    if (attribute == 8) /* is managed */
-        *(unsigned *)value = 0;
-    else if (attribute == 9)
-        *(int *)value = device;
-    else
-        return STUB_INVALID_VALUE;
-    return 0;
-}
-
 int cuStreamGetCtx(void *s, void **out)
 {
-    int code = enter("cuStreamGetCtx", "(%p)", s);
-    *out = s ? ((stream *)s)->context : current();
+    int code = stub_enter("cuStreamGetCtx", "(%p)", s);
+    *out = s ? ((stream *)s)->context : stub_current();
     return code;
 }
 
@@ -347,15 +252,15 @@ int cuGetErrorString(int code, const char **text)
 
 int cuModuleLoadData(void **out, const void *image)
 {
-    int code = enter("cuModuleLoadData", "()");
-    if (!code && !current())
+    int code = stub_enter("cuModuleLoadData", "()");
+    if (!code && !stub_current())
         code = STUB_INVALID_CONTEXT;
     if (code)
         return code;
     module *m = malloc(sizeof *m);
     if (!m)
         return STUB_OUT_OF_MEMORY;
-    *m = (module){current(), strdup(image)};
+    *m = (module){stub_current(), strdup(image)};
     *out = m;
     return 0;
 }
@@ -364,13 +269,13 @@ int cuModuleUnload(void *m)
 {
     free(((module *)m)->image);
     free(m);
-    return enter("cuModuleUnload", "()");
+    return stub_enter("cuModuleUnload", "()");
 }
 
 int cuModuleGetFunction(void **out, void *m, const char *name)
 {
     char entry[NAME + 16];
-    int code = enter("cuModuleGetFunction", "(%s)", name);
+    int code = stub_enter("cuModuleGetFunction", "(%s)", name);
     snprintf(entry, sizeof entry, ".entry %s(", name);
     const char *image =
         ((module *)m)->image; /* PTX; of machine code, only the first bytes were kept */
@@ -387,67 +292,36 @@ int cuModuleGetFunction(void **out, void *m, const char *name)
 
 int cuStreamIsCapturing(void *s, int *status)
 {
-    int code = enter("cuStreamIsCapturing", "(%p)", s);
+    int code = stub_enter("cuStreamIsCapturing", "(%p)", s);
     if (!code)
-        code = check_stream(s);
-    *status = s ? ((stream *)s)->capturing : 0;
+        code = stub_check_stream(s);
+    *status = is_capturing(s);
     return code;
 }
 
-/* What may not be done on a stream that is captured. */
-static int uncaptured(const stream *s)
+int stub_uncaptured(const stream *s)
 {
-    int code = check_stream(s);
-    return code ? code : s && s->capturing ? STUB_CAPTURE_UNSUPPORTED : 0;
-}
-
-int cuMemAllocAsync(void **out, size_t size, void *s)
-{
-    int code = enter("cuMemAllocAsync", "(%zu, %p)", size, s);
-    if (!code)
-        code = uncaptured(s);
-    pthread_mutex_lock(&mutex);
-    if (!code)
-        code = add_memory(size, current()->device, out);
-    pthread_mutex_unlock(&mutex);
-    return code;
-}
-
-int cuMemFreeAsync(void *begin, void *s)
-{
-    int code = enter("cuMemFreeAsync", "(%p)", s);
-    if (!code)
-        code = uncaptured(s);
-    return code ? code : stub_free(begin);
-}
-
-int cuMemcpyDtoDAsync_v2(void *to, const void *from, size_t size, void *s)
-{
-    int code = enter("cuMemcpyDtoDAsync", "(%zu, %p)", size, s);
-    if (!code)
-        code = check_stream(s);
-    if (!code)
-        memcpy(to, from, size);
-    return code;
+    int code = stub_check_stream(s);
+    return code ? code : is_capturing(s) ? STUB_CAPTURE_UNSUPPORTED : 0;
 }
 
 int cuEventCreate(void **out, unsigned flags)
 {
-    int code = enter("cuEventCreate", "(%u)", flags);
+    int code = stub_enter("cuEventCreate", "(%u)", flags);
     event *e = code ? NULL : calloc(1, sizeof *e);
     if (!e)
         return code ? code : STUB_OUT_OF_MEMORY;
-    e->context = current();
+    e->context = stub_current();
     *out = e;
     return e->context ? 0 : STUB_INVALID_CONTEXT;
 }
 
 int cuEventRecord(void *e, void *s)
 {
-    int code = enter("cuEventRecord", "(%p)", s);
+    int code = stub_enter("cuEventRecord", "(%p)", s);
     if (!code)
-        code = check_stream(s);
-    if (!code && (((event *)e)->destroyed || ((event *)e)->context != current()))
+        code = stub_check_stream(s);
+    if (!code && (((event *)e)->destroyed || ((event *)e)->context != stub_current()))
         code = STUB_INVALID_HANDLE;
     ((event *)e)->records += !code;
     return code;
@@ -455,17 +329,17 @@ int cuEventRecord(void *e, void *s)
 
 int cuStreamWaitEvent(void *s, void *e, unsigned flags)
 {
-    int code = enter("cuStreamWaitEvent", "(%p, %u)", s, flags);
+    int code = stub_enter("cuStreamWaitEvent", "(%p, %u)", s, flags);
     if (!code)
-        code = check_stream(s);
+        code = stub_check_stream(s);
     if (!code && ((event *)e)->destroyed)
         code = STUB_INVALID_HANDLE;
-    return code ? code : s && ((stream *)s)->capturing ? STUB_CAPTURE_ISOLATION : 0;
+    return code ? code : is_capturing(s) ? STUB_CAPTURE_ISOLATION : 0;
 }
 
 int cuEventDestroy_v2(void *e)
 {
-    int code = enter("cuEventDestroy", "()");
+    int code = stub_enter("cuEventDestroy", "()");
     ((event *)e)->destroyed = 1; /* kept, so that a later use is seen */
     return code;
 }
@@ -476,19 +350,20 @@ int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
                    unsigned bz, unsigned shared, void *s, void **arguments, void **extra)
 {
     const function *kernel = f;
-    int code = enter("cuLaunchKernel", "(%s, %u, %u, %p)", kernel->name, gx, bx, s);
+    int code = stub_enter("cuLaunchKernel", "(%s, %u, %u, %p)", kernel->name, gx, bx, s);
     if (!code)
-        code = check_stream(s);
-    if (!code && kernel->module->context != current())
+        code = stub_check_stream(s);
+    if (!code && kernel->module->context != stub_current())
         code = STUB_INVALID_HANDLE;
     if (!code && (!gx || gy != 1 || gz != 1 || by != 1 || bz != 1 || shared || extra || !arguments))
         code = STUB_INVALID_VALUE;
-    if (code || (s && ((stream *)s)->capturing))
+    if (code || is_capturing(s))
         return code;
     const mmf_gemm_args *args = arguments[0];
     for (int i = 0; i < MMF_GEMM_OPERANDS; i++) /* empty operands have no address to ask about */
         if (args->dtype[i] != MMF_GEMM_ABSENT && args->data[i] && args->k &&
-            device_of(args->data[i]) >= 0 && device_of(args->data[i]) != current()->device)
+            stub_device_of(args->data[i]) >= 0 &&
+            stub_device_of(args->data[i]) != stub_current()->device)
             return STUB_ILLEGAL_ADDRESS;
     return stub_run(kernel->name, args, gx, bx);
 }

@@ -11,6 +11,7 @@ enum { /* CUresult */
        STUB_INVALID_VALUE = 1,
        STUB_OUT_OF_MEMORY = 2,
        STUB_NOT_INITIALIZED = 3,
+       STUB_NO_DEVICE = 100,
        STUB_INVALID_DEVICE = 101,
        STUB_INVALID_CONTEXT = 201,
        STUB_INVALID_HANDLE = 400,
@@ -20,6 +21,28 @@ enum { /* CUresult */
        STUB_CAPTURE_UNSUPPORTED = 900,
        STUB_CAPTURE_ISOLATION = 905,
 };
+
+typedef struct context {
+    int device;
+} context;
+
+typedef struct stream {
+    context *context;
+    int capturing, destroyed;
+} stream;
+
+/* Log a call; the code of a planted fault, else 0. */
+__attribute__((format(printf, 2, 3))) int stub_enter(const char *name, const char *format, ...);
+
+/* This thread's context, or NULL. */
+context *stub_current(void);
+
+/* Is the stream alive and of the current context; and not being captured? Else the code. */
+int stub_check_stream(const stream *s);
+int stub_uncaptured(const stream *s);
+
+/* The device whose memory holds an address, or -1. */
+int stub_device_of(const void *address);
 
 /* Name or text of a code; INVALID_VALUE for an unknown one. */
 int stub_error(int code, const char **out, int text);
