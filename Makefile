@@ -6,8 +6,9 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 # A Python to use; empty: the first that will do.
 PYTHON ?=
-# More arguments for pytest, for the benches.
+# More arguments for pytest, for tests/hipsim/parts.py, for the benches.
 PYTEST ?=
+PARTS ?=
 BENCH ?=
 # What was given of the fuzzer's settings (tests/fuzz/run.py says what they are).
 FUZZ = $(foreach name,FUZZ_SEED FUZZ_CALLS FUZZ_CALL FUZZ_JOBS,$(if $($(name)),$(name)=$($(name))))
@@ -20,7 +21,7 @@ PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find cmake cs
 C_SOURCES := $(shell find csrc tests/c tests/stub_cuda tests/hipsim -name '*.[ch]' -o -name '*.inc')
 PYTHON_SOURCES := python tests tools bench
 
-.PHONY: help demo test test-full sanitize fuzz wheel aarch64 bench bench-cpu results lint format clean torch
+.PHONY: help demo test test-full simulate sanitize fuzz wheel aarch64 bench bench-cpu results lint format clean torch
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -29,11 +30,16 @@ help: ## this list
 demo: $(STAMPS)/install ## install into .venv and run the example of the README
 	$(BIN)/python tools/readme.py README.md
 
-test: $(STAMPS)/install $(STAMPS)/test torch ## the suite; TORCH= for a run without torch, PYTEST= for arguments
+test: $(STAMPS)/install $(STAMPS)/test torch ## the suite, and simulate; TORCH= for a run without torch, PYTEST= for a part
 	$(BIN)/python -m pytest $(PYTEST)
+	$(if $(PYTEST),,$(BIN)/python tests/hipsim/parts.py)
 
 test-full: $(STAMPS)/install $(STAMPS)/test torch ## every case of the case list, and the slow tests
 	$(BIN)/python -m pytest --full $(PYTEST)
+	$(if $(PYTEST),,$(BIN)/python tests/hipsim/parts.py --full)
+
+simulate: $(STAMPS)/install $(STAMPS)/test ## the sweeps on simulated AMD GPUs; PARTS= for some of them
+	$(BIN)/python tests/hipsim/parts.py $(PARTS)
 
 sanitize: $(STAMPS)/test $(STAMPS)/sanitize torch ## C tests and Python tests under ASan+UBSan and TSan, and planted bugs
 	$(BIN)/python tests/sanitize/run.py

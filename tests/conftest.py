@@ -84,6 +84,7 @@ def _choose_device(device: str) -> str:
         raise pytest.UsageError(f"--device {device}: it is cpu, hip:gfx942, stub, rocm or cuda")
     if kind != "cuda":
         os.environ.setdefault("MATMUL_FUSED_CUDA_LIBRARY", str(STUB_CUDA))
+    made = "MATMUL_FUSED_HIP_LIBRARY" in os.environ
     if kind != "rocm":
         os.environ.setdefault("MATMUL_FUSED_HIP_LIBRARY", str(HIPSIM))
         os.environ["HIPSIM_DEVICES"] = rest if kind == "hip" and rest else PARTS
@@ -91,15 +92,17 @@ def _choose_device(device: str) -> str:
         import stub_cuda
 
         stub_cuda.build()
-    if kind == "hip":
+    if kind == "hip" and not made:
         import hipsim.build
 
-        hipsim.build.build(HIPSIM.parent)
+        hipsim.build.build(HIPSIM.parent, werror=bool(os.environ.get("CI")))
     return {"cpu": "cpu", "stub": "cuda:0", "hip": "rocm:0"}.get(kind, f"{kind}:{rest or 0}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ["MMF_TEST_DEVICE"] = _choose_device(config.getoption("device"))
+    device = config.getoption("device")
+    os.environ["MMF_TEST_DEVICE"] = _choose_device(device)
+    os.environ["MMF_TEST_SIMULATED"] = os.environ["HIPSIM_DEVICES"] if device.startswith("hip") else ""
     config.mmf_accounts = Accounts()  # type: ignore[attr-defined]
     config.mmf_seed, config.mmf_seed_origin = _seed()  # type: ignore[attr-defined]
     os.environ["MMF_TEST_SEED"] = str(config.mmf_seed)  # type: ignore[attr-defined]  # decorators, children
@@ -159,9 +162,11 @@ def clean_simulator(pytestconfig: Any) -> Iterator[None]:
         return
     import hipsim
 
-    accounts = pytestconfig.mmf_accounts
-    for name, count in hipsim.Device(0).assert_clean().counters.items():
+    device, accounts = hipsim.Device(0), pytestconfig.mmf_accounts
+    hipsim.try_hip("hipDeviceSynchronize")
+    for name, count in device.report(reset=False).counters.items():
         accounts.simulated[name] = accounts.simulated.get(name, 0) + count
+    device.assert_clean()
 
 
 # Skips
@@ -227,11 +232,16 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         accounts.reports["cases"] = [rows]
     if accounts.worst:
         accounts.reports["sweep"] = [{"dtypes": key, **row} for key, row in sorted(accounts.worst.items())]
+    device = config.getoption("device")
     if accounts.simulated:
-        accounts.reports["simulated"] = [{"device": config.getoption("device"), **accounts.simulated}]
+        stats = config.pluginmanager.get_plugin("terminalreporter").stats
+        results = {outcome: len(stats.get(outcome, ())) for outcome in ("passed", "failed", "error")}
+        results["cases"] = sum(row["cases"] for row in accounts.worst.values())
+        accounts.reports["simulated"] = [results | accounts.simulated]
+    folder = REPORTS if device == "cpu" else REPORTS / device.replace(":", "-")
     for name, rows in accounts.reports.items():
-        REPORTS.mkdir(parents=True, exist_ok=True)
-        (REPORTS / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
     config.mmf_missing = _missing_cases(config)
     if exitstatus == pytest.ExitCode.OK and (config.mmf_skips or config.mmf_missing):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 _HOMES = {
-    "cases": ("Case", "FEATURES", "TOPICS", "all_cases", "covering_sample", "space"),
+    "cases": ("Case", "FEATURES", "TOPICS", "all_cases", "covering_sample", "gpu_sample", "space"),
     "devices": ("DeviceTransfer",),
     "inputs": ("Inputs", "Operand", "embed", "make_inputs", "result_shape"),
     "reference": ("Expected", "Figures", "assert_close", "bound", "compare", "expect"),

@@ -252,18 +252,35 @@ _DEEP = (383, 384, 385, 767, 768, 769, 1000, 1536, 1537, 2049, 6144, 6145, 12288
 # M and N beyond one block: B is packed once for all threads, the last of each in chunks of 6 MiB.
 _WIDE = ((97, 513, 33), (100, 530, 65), (193, 769, 17), (385, 1025, 7), (98, 518, 400))
 _CHUNKED = ((97, 800, 2049, ""), (97, 399, 2049, "interleaved"), (97, 401, 2049, "pair"))
+_SMALL = (*(size for size in SIZES if size <= 129), 0)
+# What the rows of GPU kernels take, and how large a simulated GPU can bear it: the products of a workgroup of gemm_simt
+# cost it as many instructions as 50 of gemm_mfma.
+_TAKES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "gemm_simt": {"m": _SMALL, "n": _SMALL, "k": _SMALL, "prepack": (False,)},
+    "gemm_mfma": {
+        "prepack": (False,),
+        "dtype": ("float16", "bfloat16"),
+        "a_view": ("plain", "offset", "padded"),
+        "b_view": ("plain", "offset", "padded"),
+        "allow_tf32": (False,),
+    },
+}
+# Of GPU kernels: more than 8 rows of tiles of 64 and of 128, which go in groups; three tiles; many steps of k.
+_TILED = ((577, 65, 5), (1153, 33, 9), (257, 255, 17), (130, 257, 33), (7, 5, 1000), (3, 70, 2049))
+_LARGE = {"m": 127, "n": 127, "k": 127}
 
 
-def _restrict(features: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+def _restricted(features: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
     """The features without what this machine's NumPy lacks: bfloat16 needs ml_dtypes."""
     if have_bfloat16():
         return features
     return {name: tuple(v for v in values if v != "bfloat16") for name, values in features.items()}
 
 
-@lru_cache(maxsize=1)
-def space() -> Space:
-    return Space(_restrict(FEATURES), RULES, MASKING)
+@lru_cache(maxsize=4)
+def space(kernel: str = "") -> Space:
+    """All features and values; or those that a row of the GPU kernels takes."""
+    return Space(_restricted(FEATURES | _TAKES.get(kernel, {})), RULES, MASKING)
 
 
 def covering_sample(seed: int, strength: int = 2) -> list[Case]:
@@ -287,6 +304,20 @@ def covering_sample(seed: int, strength: int = 2) -> list[Case]:
     return cases
 
 
+def gpu_sample(kernel: str, seed: int) -> list[Case]:
+    """As covering_sample(seed), of what a row of the GPU kernels takes, in sizes that a simulated GPU can bear.
+
+    Besides, cases of many tiles and of many steps of k."""
+    rng = random.Random(seed)
+    everything = space(kernel)
+    cases = [Case(**row) for row in everything.pairs(rng)]
+    for dtype in everything.features["dtype"]:
+        for m, n, k in _TILED:
+            fixed = {"dtype": dtype, "batch": "", "values": "normal", "alpha": rng.choice((1.0, 0.5, -1.25, 0.3))}
+            cases.append(Case(**{**everything.random_row(rng, {**_LARGE, **fixed}), "m": m, "n": n, "k": k}))
+    return cases
+
+
 def edge_cases(seed: int) -> Iterator[Case]:
     """Cases of more products or columns than one block of a kernel takes; the other features are random."""
     rng = random.Random(seed)
@@ -297,7 +328,7 @@ def edge_cases(seed: int) -> Iterator[Case]:
     def case(m: int, n: int, k: int, gate: str = "", **fixed: Any) -> Case:
         fixed["alpha"] = rng.choice((1.0, 0.5, -1.25, 0.3))
         fixed.setdefault("activation", rng.choice(GATED_ACTIVATIONS if gate else PLAIN_ACTIVATIONS))
-        row = everything.random_row(rng, {"m": 127, "n": 127, "k": 127, "gate_layout": gate, **fixed})
+        row = everything.random_row(rng, {**_LARGE, "gate_layout": gate, **fixed})
         return Case(**{**row, "m": m, "n": n, "k": k})
 
     for k in _DEEP:
