@@ -29,23 +29,10 @@ mmf_status mmf_check_rank(const char *name, int64_t ndim)
  * add and multiply lengths and strides without overflow. */
 #define MMF_AXIS_REACH (INT64_C(1) << 54)
 
-/* Most operands: two axes at most, with lengths and strides that nothing overflows with. */
-static bool is_usual(const mmf_tensor *tensor)
-{
-    uint64_t bits = (uintptr_t)tensor->data & (uintptr_t)(mmf_dtypes[tensor->dtype].size - 1);
-    bits <<= 32;
-    for (int i = 0; i < tensor->ndim; i++) /* a length of 0, or below, sets the highest bits */
-        bits |= (uint64_t)(tensor->shape[i] - 1) |
-                (uint64_t)(tensor->strides[i] ^ tensor->strides[i] >> 63);
-    return tensor->ndim <= 2 && tensor->data && bits >> 27 == 0;
-}
-
 mmf_status mmf_check_memory(const char *name, mmf_tensor *tensor)
 {
     int64_t size = mmf_dtypes[tensor->dtype].size;
     bool empty = false, reaches_too_far = false;
-    if (is_usual(tensor))
-        return MMF_OK;
     for (int i = 0; i < tensor->ndim; i++) {
         int64_t steps = tensor->shape[i] - 1, reach;
         empty |= steps < 0;
@@ -123,9 +110,8 @@ __attribute__((cold)) static mmf_status refuse_dltype(DLDataType given, const ch
     return mmf_refuse_dtype(name, text);
 }
 
-/* The rest of mmf_view_dltensor() for a tensor that is not usual: fields that may contradict each
- * other. */
-static mmf_status check_unusual(const DLTensor *dl, const char *name, mmf_tensor *tensor)
+/* Fields that may contradict each other. */
+static mmf_status check_fields(const DLTensor *dl, const char *name, mmf_tensor *tensor)
 {
     int64_t bytes = mmf_dtypes[tensor->dtype].size; /* 0-long axes left out */
     for (int i = 0; i < dl->ndim; i++) {
@@ -142,7 +128,9 @@ static mmf_status check_unusual(const DLTensor *dl, const char *name, mmf_tensor
     return mmf_check_memory(name, tensor);
 }
 
-mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *tensor)
+/* mmf_view_dltensor() for a tensor that is not usual. */
+__attribute__((noinline)) static mmf_status view_unusual(const DLTensor *dl, const char *name,
+                                                         mmf_tensor *tensor)
 {
     if (dl->ndim < 0 || (dl->ndim > 0 && !dl->shape))
         return mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack tensor has %d axes and %s shape", name,
@@ -163,9 +151,21 @@ mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *t
         tensor->shape[i] = dl->shape[i];
         tensor->strides[i] = dl->strides ? dl->strides[i] : 0;
     }
-    if (dl->strides && is_usual(tensor))
+    return check_fields(dl, name, tensor);
+}
+
+mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *tensor)
+{
+    const mmf_dtype dtype = mmf_dtype_from_dlpack(dl->dtype.code, dl->dtype.bits);
+    tensor->dtype = dtype;
+    tensor->device = (mmf_device){MMF_CPU, 0};
+    tensor->readonly = MMF_WRITABLE;
+    if (dtype != MMF_ABSENT && dl->dtype.lanes == 1 && dl->device.device_type == MMF_DL_CPU &&
+        dl->data && dl->shape && dl->strides &&
+        mmf_take_usual(tensor, (uintptr_t)dl->data + dl->byte_offset, dl->ndim, dl->shape,
+                       dl->strides, 0))
         return MMF_OK;
-    return check_unusual(dl, name, tensor);
+    return view_unusual(dl, name, tensor);
 }
 
 /* Is the memory held by the Python object alone, which may let go of it while Python runs? */
@@ -177,17 +177,21 @@ static bool is_borrowed(const mmf_import *import)
 /* All that may run Python. Fills the tensor unless it is borrowed. */
 static mmf_status import_owned(mmf_state *state, mmf_import *import, struct mmf_stream *stream)
 {
-    mmf_type_facts facts;
-    mmf_status status = mmf_find_type(state, import->object, import->name, &facts);
-    if (status)
-        return status;
-    import->kind = facts.kind;
-    import->api = facts.api;
-    switch (facts.kind) {
+    const mmf_type_facts *facts = mmf_known_type(state, Py_TYPE(import->object));
+    mmf_type_facts found;
+    if (!facts) {
+        mmf_status status = mmf_find_type(state, import->object, import->name, &found);
+        if (status)
+            return status;
+        facts = &found;
+    }
+    import->kind = facts->kind;
+    import->api = facts->api;
+    if (import->kind == MMF_KIND_TORCH)
+        return mmf_check_torch_grad(state, import);
+    switch (import->kind) {
     case MMF_KIND_NUMPY:
         return MMF_OK;
-    case MMF_KIND_TORCH:
-        return mmf_check_torch_grad(state, import);
     case MMF_KIND_EXCHANGE:
         return mmf_view_exchange(state, import, NULL);
     case MMF_KIND_ARRAY:
@@ -244,7 +248,7 @@ mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count,
     mmf_status status = MMF_OK;
     bool asked = false;
     int plain = 0;
-    for (; plain < count && mmf_numpy_check_exact(imports[plain].object); plain++) {
+    for (; plain < count && Py_TYPE(imports[plain].object) == state->ndarray_type; plain++) {
         imports[plain].kind = MMF_KIND_NUMPY;
         status = mmf_numpy_import(state, imports[plain].object, imports[plain].name,
                                   &imports[plain].tensor);
@@ -254,7 +258,7 @@ mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count,
     if (plain == count) /* nothing but ndarrays: no Python has run */
         return MMF_OK;
     for (int i = plain; !status && i < count; i++) {
-        if (mmf_numpy_check_exact(imports[i].object))
+        if (Py_TYPE(imports[i].object) == state->ndarray_type)
             imports[i].kind = MMF_KIND_NUMPY;
         else
             status = import_owned(state, &imports[i], stream);

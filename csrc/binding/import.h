@@ -50,7 +50,16 @@ void mmf_import_release(mmf_import *import);
 
 /* --- one per way of import (import_types.c, import_exchange.c, import_capsule.c, numpy.c) --- */
 
-/* Kind and exchange API of a type, from the cache or found out. */
+/* Kind and exchange API of a type, NULL if it is not in the cache; valid until Python runs. */
+static inline const mmf_type_facts *mmf_known_type(const mmf_state *state, PyTypeObject *type)
+{
+    for (const mmf_type_facts *facts = state->types; facts < state->types + MMF_TYPE_CACHE; facts++)
+        if (facts->type == type)
+            return facts;
+    return NULL;
+}
+
+/* The same, found out. */
 mmf_status mmf_find_type(mmf_state *state, PyObject *object, const char *name,
                          mmf_type_facts *facts);
 
@@ -65,6 +74,30 @@ mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *t
 
 /* The refusal of a dtype, given its text. */
 mmf_status mmf_refuse_dtype(const char *name, const char *dtype);
+
+/* Take over data, shape and strides, which count pieces of an element: 1 << shift make one. False,
+ * with nothing decided, unless it is what most operands are: one or two axes with lengths and
+ * strides that nothing overflows with, whole elements, aligned. */
+static inline bool mmf_take_usual(mmf_tensor *tensor, uintptr_t data, int ndim,
+                                  const int64_t *shape, const int64_t *strides, int shift)
+{
+    if (ndim != 1 && ndim != 2)
+        return false;
+    const int last = ndim - 1, size = mmf_dtypes[tensor->dtype].size;
+    const int64_t shape0 = shape[0], shape1 = shape[last];
+    const int64_t stride0 = strides[0], stride1 = strides[last];
+    const int64_t step0 = stride0 >> shift, step1 = stride1 >> shift;
+    uint64_t bits = data & (uint64_t)(size - 1);
+    bits |= (uint64_t)(stride0 | stride1) & ((UINT64_C(1) << shift) - 1);
+    bits <<= 32; /* a length of 0, or below, sets the highest bits */
+    bits |= (uint64_t)(shape0 - 1) | (uint64_t)(shape1 - 1);
+    bits |= (uint64_t)(step0 ^ step0 >> 63) | (uint64_t)(step1 ^ step1 >> 63);
+    tensor->data = (void *)data;
+    tensor->ndim = ndim;
+    tensor->shape[0] = shape0, tensor->shape[last] = shape1;
+    tensor->strides[0] = step0, tensor->strides[last] = step1;
+    return bits >> 27 == 0;
+}
 
 /* Rank, strides and alignment: checks shared by every way of import. Strides of an empty tensor
  * become compact. */

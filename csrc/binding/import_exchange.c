@@ -60,16 +60,8 @@ static mmf_status torch_raised(mmf_state *state, const mmf_import *import, const
                                           import->name, member));
 }
 
-mmf_status mmf_check_torch_grad(mmf_state *state, const mmf_import *import)
+__attribute__((cold)) static mmf_status check_grad_mode(mmf_state *state, const mmf_import *import)
 {
-    PyObject *object = import->object;
-    PyObject *requires_grad =
-        state->torch_requires_grad.get(object, state->torch_requires_grad.closure);
-    if (!requires_grad)
-        return torch_raised(state, import, "requires_grad");
-    Py_DECREF(requires_grad);
-    if (requires_grad == Py_False)
-        return MMF_OK;
     PyObject *enabled = PyObject_CallFunctionObjArgs(state->torch_is_grad_enabled, NULL);
     if (!enabled)
         return MMF_PYTHON_ERROR;
@@ -83,6 +75,17 @@ mmf_status mmf_check_torch_grad(mmf_state *state, const mmf_import *import)
         import->name, import->name);
 }
 
+mmf_status mmf_check_torch_grad(mmf_state *state, const mmf_import *import)
+{
+    PyObject *object = import->object;
+    PyObject *requires_grad =
+        state->torch_requires_grad.get(object, state->torch_requires_grad.closure);
+    if (!requires_grad)
+        return torch_raised(state, import, "requires_grad");
+    Py_DECREF(requires_grad);
+    return requires_grad == Py_False ? MMF_OK : check_grad_mode(state, import);
+}
+
 /* torch's public way to a negative bit is the imaginary part of a conjugated tensor: it and its
  * views step over pairs of numbers, or (as_strided) begin at the second number of a pair. Asking
  * torch gives up and takes back the GIL, so other tensors are not asked about. */
@@ -90,13 +93,14 @@ static bool may_be_negative(const mmf_tensor *tensor)
 {
     if ((uintptr_t)tensor->data & mmf_dtypes[tensor->dtype].size)
         return true;
-    for (int i = 0; i < tensor->ndim; i++)
+    for (int i = tensor->ndim - 1; i >= 0; i--)
         if (tensor->shape[i] > 1 && tensor->strides[i] & 1)
             return false;
     return true;
 }
 
-static mmf_status check_negative_bit(mmf_state *state, const mmf_import *import)
+__attribute__((cold)) static mmf_status check_negative_bit(mmf_state *state,
+                                                           const mmf_import *import)
 {
     PyObject *negative = state->torch_is_neg.ml_meth(import->object, NULL);
     if (!negative)
@@ -108,29 +112,41 @@ static mmf_status check_negative_bit(mmf_state *state, const mmf_import *import)
                     import->name, import->name);
 }
 
+/* The exchange API gave no view. */
+__attribute__((cold)) static mmf_status refuse_view(mmf_state *state, const mmf_import *import)
+{
+    if (import->kind == MMF_KIND_TORCH)
+        return refuse_torch(state, import->object, import->name);
+    return mmf_raise_from(
+        state,
+        mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack exchange API gave no view", import->name));
+}
+
+/* Functionalized and zero tensors have elements without memory. */
+__attribute__((cold)) static mmf_status check_no_memory(const DLTensor *view, const char *name)
+{
+    int64_t size = 1;
+    for (int i = 0; i < view->ndim; i++)
+        size *= view->shape[i];
+    if (size == 0)
+        return MMF_OK;
+    return mmf_fail(MMF_TYPE_ERROR,
+                    "%s has elements but no memory (a functionalized or zero tensor); pass "
+                    "%s.clone() outside of the transform",
+                    name, name);
+}
+
 mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import, bool *asked)
 {
     DLTensor view = {0};
-    const char *name = import->name;
-    bool torch = import->kind == MMF_KIND_TORCH;
-    if (import->api->dltensor_from_py_object_no_sync(import->object, &view)) {
-        if (torch)
-            return refuse_torch(state, import->object, name);
-        return mmf_raise_from(
-            state, mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack exchange API gave no view", name));
-    }
-    if (torch && !view.data) { /* functionalized and zero tensors have elements without memory */
-        int64_t size = 1;
-        for (int i = 0; i < view.ndim; i++)
-            size *= view.shape[i];
-        if (size)
-            return mmf_fail(MMF_TYPE_ERROR,
-                            "%s has elements but no memory (a functionalized or zero tensor); pass "
-                            "%s.clone() outside of the transform",
-                            name, name);
-    }
-    mmf_status status = mmf_view_dltensor(&view, name, &import->tensor);
-    if (!status && torch && asked && may_be_negative(&import->tensor)) {
+    if (import->api->dltensor_from_py_object_no_sync(import->object, &view))
+        return refuse_view(state, import);
+    mmf_status status = MMF_OK;
+    if (!view.data && import->kind == MMF_KIND_TORCH)
+        status = check_no_memory(&view, import->name);
+    if (!status)
+        status = mmf_view_dltensor(&view, import->name, &import->tensor);
+    if (!status && asked && import->kind == MMF_KIND_TORCH && may_be_negative(&import->tensor)) {
         *asked = true;
         status = check_negative_bit(state, import);
     }

@@ -203,11 +203,6 @@ mmf_status mmf_find_type(mmf_state *state, PyObject *object, const char *name,
                          mmf_type_facts *facts)
 {
     PyTypeObject *type = Py_TYPE(object);
-    for (int i = 0; i < MMF_TYPE_CACHE; i++)
-        if (state->types[i].type == type) {
-            *facts = state->types[i];
-            return MMF_OK;
-        }
     *facts = (mmf_type_facts){.type = type};
     if (type == state->array_type || type == state->packed_type) {
         facts->kind = type == state->array_type ? MMF_KIND_ARRAY : MMF_KIND_PACKED;

@@ -93,7 +93,7 @@ static int execute(PyObject *module)
     if (check_interpreter())
         return -1;
     mmf_read_environment();
-    if (mmf_numpy_load() || add_names(state) || add_types(module, state))
+    if (mmf_numpy_load(state) || add_names(state) || add_types(module, state))
         return -1;
     if (add_activations(module, "activations", false) ||
         add_activations(module, "gated_activations", true))

@@ -9,14 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
-int mmf_numpy_load(void)
+int mmf_numpy_load(mmf_state *state)
 {
-    return PyArray_ImportNumPyAPI();
-}
-
-bool mmf_numpy_check_exact(PyObject *object)
-{
-    return PyArray_CheckExact(object);
+    if (PyArray_ImportNumPyAPI())
+        return -1;
+    state->ndarray_type = &PyArray_Type;
+    return 0;
 }
 
 bool mmf_numpy_check(PyObject *object)
@@ -82,27 +80,25 @@ static void descr_text(PyArray_Descr *descr, char text[MMF_PRINTABLE])
     Py_XDECREF(string);
 }
 
-mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name,
-                            mmf_tensor *tensor)
+static mmf_status refuse_descr(const PyArrayObject *array, const char *name, bool swapped)
 {
-    PyArrayObject *array = (PyArrayObject *)object;
-    int ndim = PyArray_NDIM(array);
-    tensor->dtype = dtype_of(state, PyArray_DESCR(array));
-    if (tensor->dtype == MMF_ABSENT || !PyArray_ISNOTSWAPPED(array)) {
-        char text[MMF_PRINTABLE + 16];
-        descr_text(PyArray_DESCR(array), text);
-        if (tensor->dtype != MMF_ABSENT)
-            strncat(text, " (byte-swapped)", sizeof text - strlen(text) - 1);
-        return mmf_refuse_dtype(name, text);
-    }
+    char text[MMF_PRINTABLE + 16];
+    descr_text(PyArray_DESCR(array), text);
+    if (swapped)
+        strncat(text, " (byte-swapped)", sizeof text - strlen(text) - 1);
+    return mmf_refuse_dtype(name, text);
+}
+
+/* Data, shape and strides of an array that is not usual. */
+__attribute__((noinline)) static mmf_status view_unusual(const PyArrayObject *array,
+                                                         const char *name, mmf_tensor *tensor)
+{
+    int64_t size = mmf_dtypes[tensor->dtype].size;
+    int shift = mmf_dtypes[tensor->dtype].shift, ndim = PyArray_NDIM(array);
     mmf_status status = mmf_check_rank(name, ndim);
     if (status)
         return status;
-    int64_t size = mmf_dtypes[tensor->dtype].size;
-    int shift = mmf_dtypes[tensor->dtype].shift;
     tensor->data = PyArray_DATA(array);
-    tensor->device = (mmf_device){MMF_CPU, 0};
-    tensor->readonly = PyArray_ISWRITEABLE(array) ? MMF_WRITABLE : MMF_READONLY;
     tensor->ndim = ndim;
     const npy_intp *shape = PyArray_DIMS(array), *strides = PyArray_STRIDES(array);
     for (int i = 0; i < ndim; i++) {
@@ -116,6 +112,22 @@ mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name
                 name, (long long)strides[i], (long long)size);
     }
     return mmf_check_memory(name, tensor);
+}
+
+mmf_status mmf_numpy_import(mmf_state *state, PyObject *object, const char *name,
+                            mmf_tensor *tensor)
+{
+    const PyArrayObject *array = (const PyArrayObject *)object;
+    tensor->dtype = dtype_of(state, PyArray_DESCR(array));
+    if (tensor->dtype == MMF_ABSENT || !PyArray_ISNOTSWAPPED(array))
+        return refuse_descr(array, name, tensor->dtype != MMF_ABSENT);
+    tensor->device = (mmf_device){MMF_CPU, 0};
+    tensor->readonly = PyArray_ISWRITEABLE(array) ? MMF_WRITABLE : MMF_READONLY;
+    if (mmf_take_usual(tensor, (uintptr_t)PyArray_DATA(array), PyArray_NDIM(array),
+                       PyArray_DIMS(array), PyArray_STRIDES(array),
+                       mmf_dtypes[tensor->dtype].shift))
+        return MMF_OK;
+    return view_unusual(array, name, tensor);
 }
 
 PyObject *mmf_numpy_new(mmf_state *state, mmf_tensor *tensor)

@@ -7,10 +7,10 @@
 #include "problem/status.h"
 #include "problem/tensor.h"
 
-/* Load NumPy's function table. Returns 0, or -1 with ImportError. */
-int mmf_numpy_load(void);
+/* Load NumPy's function table and note the type of its arrays. Returns 0, or -1 with ImportError.
+ */
+int mmf_numpy_load(mmf_state *state);
 
-bool mmf_numpy_check_exact(PyObject *object);
 bool mmf_numpy_check(PyObject *object);
 
 /* View an ndarray (its memory is borrowed). */

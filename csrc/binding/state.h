@@ -71,6 +71,7 @@ typedef struct mmf_state {
     PyObject *activation_names[MMF_ACT_COUNT + 8]; /* interned, by row of mmf_activations */
     PyObject *max_version;                         /* (1, 3) */
     PyTypeObject *array_type, *packed_type;
+    PyTypeObject *ndarray_type; /* borrowed: NumPy is never unloaded */
     PyObject *device_error;
     PyObject
         *torch_is_grad_enabled; /* torch.is_grad_enabled once torch was seen, and what follows */

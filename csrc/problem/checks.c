@@ -67,7 +67,7 @@ static mmf_status check_device(const mmf_request *r, mmf_operand operand)
                     mmf_device_name(wanted, wanted_text));
 }
 
-mmf_status mmf_check_types_and_devices(const mmf_request *r, mmf_dtype *result)
+__attribute__((noinline)) static mmf_status check_each(const mmf_request *r, mmf_dtype *result)
 {
     mmf_status status = check_out_dtype(r, result);
     for (int i = MMF_B; !status && i < MMF_OPERANDS; i++) {
@@ -78,6 +78,20 @@ mmf_status mmf_check_types_and_devices(const mmf_request *r, mmf_dtype *result)
             status = check_dtype(r, (mmf_operand)i, *result);
     }
     return status;
+}
+
+mmf_status mmf_check_types_and_devices(const mmf_request *r, mmf_dtype *result)
+{
+    const mmf_tensor *a = r->a;
+    unsigned differs = r->out_dtype ^ MMF_ABSENT;
+    for (int i = MMF_B; i < MMF_OPERANDS; i++) {
+        const mmf_tensor *t = r->operand[i];
+        if (t)
+            differs |= (t->dtype ^ a->dtype) | (unsigned)(t->device.type ^ a->device.type) |
+                       (unsigned)(t->device.id ^ a->device.id);
+    }
+    *result = a->dtype;
+    return differs ? check_each(r, result) : MMF_OK;
 }
 
 mmf_status mmf_check_gate(const mmf_request *r, mmf_gate_layout *gate)
@@ -135,11 +149,27 @@ static bool same_elements(const mmf_tensor *x, const mmf_tensor *y)
     return true;
 }
 
-/* Do an output and an operand share an element? Most calls are answered by the extents alone. */
-static bool collides(const mmf_tensor *output, mmf_extent extent, const mmf_tensor *t,
-                     mmf_extent t_extent)
+static bool collides(const mmf_tensor *output, const mmf_tensor *t)
 {
-    return output && mmf_extents_meet(extent, t_extent) && mmf_tensors_overlap(output, t);
+    return output && mmf_tensors_overlap(output, t);
+}
+
+/* An operand whose addresses are among those of an output: does it share an element? */
+__attribute__((noinline)) static mmf_status check_operand(const mmf_request *r, mmf_operand operand,
+                                                          bool reads_products, bool reads_c)
+{
+    const mmf_tensor *t = r->operand[operand];
+    bool is_a = operand == MMF_A, is_c = operand == MMF_C;
+    bool read = operand <= MMF_B_UP ? reads_products && (is_a || !r->packed) : !is_c || reads_c;
+    if (!read)
+        return MMF_OK;
+    if (collides(r->out, t) && !(is_c && same_elements(r->out, t)))
+        return mmf_fail(MMF_VALUE_ERROR, "out shares memory with %s; pass another out%s",
+                        mmf_operand_name(r, operand), is_c ? ", or C itself" : "");
+    if (collides(r->preactivation, t))
+        return mmf_fail(MMF_VALUE_ERROR, "preactivation shares memory with %s; pass another array",
+                        mmf_operand_name(r, operand));
+    return MMF_OK;
 }
 
 mmf_status mmf_check_aliasing(const mmf_request *r, bool reads_products, bool reads_c)
@@ -148,21 +178,16 @@ mmf_status mmf_check_aliasing(const mmf_request *r, bool reads_products, bool re
     mmf_extent out = r->out ? mmf_tensor_extent(r->out) : nowhere;
     mmf_extent pre = r->preactivation ? mmf_tensor_extent(r->preactivation) : nowhere;
     for (int i = MMF_A; i <= MMF_MULTIPLY; i++) {
-        const mmf_tensor *t = r->operand[i];
-        bool read =
-            i <= MMF_B_UP ? reads_products && (i == MMF_A || !r->packed) : i != MMF_C || reads_c;
-        if (!t || !read)
+        if (!r->operand[i])
             continue;
-        mmf_extent extent = mmf_tensor_extent(t);
-        if (collides(r->out, out, t, extent) && !(i == MMF_C && same_elements(r->out, t)))
-            return mmf_fail(MMF_VALUE_ERROR, "out shares memory with %s; pass another out%s",
-                            mmf_operand_name(r, (mmf_operand)i), i == MMF_C ? ", or C itself" : "");
-        if (collides(r->preactivation, pre, t, extent))
-            return mmf_fail(MMF_VALUE_ERROR,
-                            "preactivation shares memory with %s; pass another array",
-                            mmf_operand_name(r, (mmf_operand)i));
+        mmf_extent extent = mmf_tensor_extent(r->operand[i]);
+        if (!mmf_extents_meet(out, extent) && !mmf_extents_meet(pre, extent))
+            continue; /* nearly always */
+        mmf_status status = check_operand(r, (mmf_operand)i, reads_products, reads_c);
+        if (status)
+            return status;
     }
-    if (collides(r->out, out, r->preactivation, pre))
+    if (mmf_extents_meet(out, pre) && collides(r->out, r->preactivation))
         return mmf_fail(MMF_VALUE_ERROR,
                         "preactivation shares memory with out; pass another array");
     return MMF_OK;

@@ -22,20 +22,6 @@ static int by_step(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-mmf_extent mmf_tensor_extent(const mmf_tensor *tensor)
-{
-    int64_t low = 0, high = 1;
-    for (int i = 0; i < tensor->ndim; i++) {
-        int64_t steps = tensor->shape[i] - 1, reach = tensor->strides[i] * steps;
-        if (steps < 0)
-            return (mmf_extent){0, 0};
-        low += steps && reach < 0 ? reach : 0;
-        high += steps && reach > 0 ? reach : 0;
-    }
-    int64_t data = (int64_t)(intptr_t)tensor->data, item = mmf_dtypes[tensor->dtype].size;
-    return (mmf_extent){data + low * item, data + high * item};
-}
-
 static layout layout_of(const mmf_tensor *tensor)
 {
     layout result = {.base = mmf_tensor_extent(tensor).begin,

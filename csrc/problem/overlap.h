@@ -10,7 +10,23 @@ typedef struct mmf_extent {
     int64_t begin, end;
 } mmf_extent;
 
-mmf_extent mmf_tensor_extent(const mmf_tensor *tensor);
+/* Without a branch per axis: a call asks for that of every operand. */
+static inline mmf_extent mmf_tensor_extent(const mmf_tensor *tensor)
+{
+    int64_t low = 0, high = 1, empty = 0;
+    for (int i = 0; i < tensor->ndim; i++) {
+        int64_t steps = tensor->shape[i] - 1, reach = tensor->strides[i] * steps;
+        int64_t down = reach & reach >> 63;
+        low += down;
+        high += reach - down;
+        empty |= steps;
+    }
+    if (empty < 0)
+        return (mmf_extent){0, 0};
+    int64_t data = (int64_t)(intptr_t)tensor->data;
+    int shift = mmf_dtypes[tensor->dtype].shift;
+    return (mmf_extent){data + low * (1 << shift), data + high * (1 << shift)};
+}
 
 static inline bool mmf_extents_meet(mmf_extent a, mmf_extent b)
 {
