@@ -133,8 +133,7 @@ def cpu_section(conditions: str, rows: Sequence[dict[str, Any]], least: float) -
     )
 
 
-def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Bars of the rivals' times / ours, a group for each problem."""
+def load_pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:
@@ -142,6 +141,12 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    return pyplot
+
+
+def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Bars of the rivals' times / ours, a group for each problem."""
+    pyplot = load_pyplot()
     names = ("torch eager", "torch.compile", "NumPy", "alternating")
     figure, axes = pyplot.subplots(figsize=(10, 1.5 + 0.6 * len(rows)), layout="constrained")
     for number, name in enumerate(names):
@@ -152,6 +157,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         lengths = [median - 1 for median in medians]
         axes.barh(places, lengths, 0.18, left=1, xerr=errors, label=name, error_kw={"linewidth": 0.7})
     axes.set_yticks([place + 0.3 for place in range(len(rows))], [name_of(row) for row in rows], fontsize=8)
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.axvline(1, color="black", linewidth=0.8)
