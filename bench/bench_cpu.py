@@ -143,6 +143,8 @@ def main(arguments: list[str] | None = None, heap: str = "is as the C library ha
     if options.list or not chosen:
         print("\n".join(f"{p.group}: {p.name}" for p in PROBLEMS))
         return 0 if options.list else 2
+    if options.plot:
+        results.load_pyplot()  # what is missing is told before the work
     start = time.perf_counter()
     about = machine.about(heap)
     found = {} if options.quick else merged(options.json, about)

@@ -112,13 +112,13 @@ def skipped(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def cpu_section(conditions: str, rows: Sequence[dict[str, Any]], least: float) -> str:
+    commits = ", ".join(sorted({row["commit"] for row in rows}))
     first, last = min(row["when"] for row in rows), max(row["when"] for row in rows)
     clocks = sorted({mhz for row in rows for mhz in row["clocks_mhz"]})
     others, steal = (max(row[f"{what}_share"] for row in rows) for what in ("others_cpu", "steal"))
-    table = markdown(CPU_HEADER, cpu_rows(rows))
     return "\n\n".join(
         [
-            f"`python bench/bench_cpu.py`, {first} to {last}. {conditions}; clocks "
+            f"`python bench/bench_cpu.py`, commit {commits}, {first} to {last}. {conditions}; clocks "
             f"{f'{clocks[0]} to {clocks[-1]} MHz' if clocks else 'not readable'} (a virtual machine shows a nominal "
             f"figure); at most {others:.0%} of the cores' time went to other processes, {steal:.0%} was stolen.",
             "Columns 5 to 10 are times of the rival / ours in the same round, median (quartiles); above 1 we are "
@@ -126,15 +126,14 @@ def cpu_section(conditions: str, rows: Sequence[dict[str, Any]], least: float) -
             "are torch eager / our call with a result given, with a prepacked weight. `alternating`: layer_norm and "
             "the layer in a loop without pauses, all torch / with our call (the layer_norm is in both). "
             "M x N x K; of swiglu N counts gate and up. rotated: operands come from memory, hot: from the caches.",
-            table,
+            markdown(CPU_HEADER, cpu_rows(rows)),
             summary(rows, least),
             *skipped(rows),
         ]
     )
 
 
-def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Bars of the rivals' times / ours, a group for each problem."""
+def load_pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:
@@ -142,6 +141,12 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    return pyplot
+
+
+def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Bars of the rivals' times / ours, a group for each problem."""
+    pyplot = load_pyplot()
     names = ("torch eager", "torch.compile", "NumPy", "alternating")
     figure, axes = pyplot.subplots(figsize=(10, 1.5 + 0.6 * len(rows)), layout="constrained")
     for number, name in enumerate(names):
@@ -152,6 +157,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         lengths = [median - 1 for median in medians]
         axes.barh(places, lengths, 0.18, left=1, xerr=errors, label=name, error_kw={"linewidth": 0.7})
     axes.set_yticks([place + 0.3 for place in range(len(rows))], [name_of(row) for row in rows], fontsize=8)
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.axvline(1, color="black", linewidth=0.8)

@@ -206,7 +206,7 @@ def ways(problem: Problem, operands: Operands) -> Ways:
         compiled = _compiled_layer(problem)
         compiled(*operands.tensors())
     except Exception as error:  # whatever the compiler raises: it is the rival's result
-        skipped[COMPILED] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        skipped[COMPILED] = f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
     else:
         calls[COMPILED] = lambda o: compiled(*o.tensors())
     why = _why_not_numpy(problem)

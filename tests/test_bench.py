@@ -235,7 +235,7 @@ def test_a_run_in_pieces_fills_the_section(two_problems, capsys):
     assert "1 problems are still to be measured" in capsys.readouterr().out
     text, found = two_problems("--only", "^b:")
     assert found.keys() == {"2x3x4 float32 silu", "5x6x7 float32 silu"}
-    assert text.startswith("above\n<!-- cpu: begin -->\n`python bench/bench_cpu.py`, ")
+    assert text.startswith("above\n<!-- cpu: begin -->\n`python bench/bench_cpu.py`, commit ")
     assert text.endswith("\n<!-- cpu: end -->\nbelow\n")
     assert "old" not in text
     first, second = (line for line in text.splitlines() if line.startswith(("| 2x3x4", "| 5x6x7")))
