@@ -214,7 +214,7 @@ static mmf_status run(const mmf_plan *plan, const mmf_problem *problem)
 }
 
 /* The last that may run Python before the kernel; on a GPU, finding the stream and telling the
- * owners of memory of it has run some already. */
+ * owners of memory of it may have run some already. */
 static mmf_status prepare_output(mmf_state *state, mmf_call *call, mmf_output *output)
 {
     bool on_gpu = call->problem.device.type != MMF_CPU;
@@ -224,7 +224,7 @@ static mmf_status prepare_output(mmf_state *state, mmf_call *call, mmf_output *o
             mmf_output_new(state, &call->import[0], &call->result, call->stream.handle, output);
     if (!status && on_gpu)
         status = mmf_device_await(state, call, output->object);
-    if (!status && (on_gpu || output->ran_python))
+    if (!status && (call->stream.ran_python || output->ran_python))
         status = mmf_import_recheck(state, call->import, call->imports);
     return status;
 }

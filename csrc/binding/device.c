@@ -35,7 +35,7 @@ static mmf_status record(const mmf_call *call, mmf_kind kind, PyObject *object)
 
 /* The current stream of an operand's library, in whose order that library makes its arrays and
  * hands out their memory. False if it is the call's, or the library has none. */
-static mmf_status library_stream(mmf_state *state, const mmf_call *call, const mmf_import *import,
+static mmf_status library_stream(mmf_state *state, mmf_call *call, const mmf_import *import,
                                  bool *other, void **handle)
 {
     const mmf_import *a = call->stream.a;
@@ -46,6 +46,7 @@ static mmf_status library_stream(mmf_state *state, const mmf_call *call, const m
     mmf_status status = MMF_OK;
     if (has_one && !chosen)
         status = mmf_stream_find(state, &own, call->stream.device);
+    call->stream.ran_python |= own.ran_python;
     *handle = own.handle;
     *other = own.known && own.handle != call->stream.handle;
     return status;

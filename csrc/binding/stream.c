@@ -110,9 +110,11 @@ mmf_status mmf_stream_find(mmf_state *state, mmf_stream *stream, mmf_device devi
     const mmf_import *a = stream->a;
     void *handle = NULL;
     mmf_status status = MMF_OK;
+    bool in_c = a->kind == MMF_KIND_TORCH && device.type == MMF_CUDA && a->api->current_work_stream;
+    stream->ran_python = stream->given || !in_c;
     if (stream->given)
         status = parse_given(state, stream->given, device, &handle);
-    else if (a->kind == MMF_KIND_TORCH && (device.type == MMF_ROCM || !a->api->current_work_stream))
+    else if (a->kind == MMF_KIND_TORCH && !in_c)
         status = torch_stream(device, &handle);
     else if (a->kind == MMF_KIND_CUPY)
         status = cupy_stream(device, &handle);

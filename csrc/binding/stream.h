@@ -11,6 +11,7 @@ typedef struct mmf_stream {
     PyObject *given;     /* stream=, borrowed; NULL: not given */
     const mmf_import *a; /* the first operand, whose library decides */
     bool known;
+    bool ran_python; /* finding it, or telling of it, did: borrowed operands may have changed */
     mmf_device device;
     void *handle; /* NULL: the default stream */
 } mmf_stream;

@@ -25,6 +25,14 @@ const mmf_gpu_instance mmf_gpu_instances[MMF_GPU_INSTANCES] = {
 #undef MMF_GPU_KERNEL
 };
 
+static bool has_family(const mmf_gpu *gpu, const char *family)
+{
+    for (int i = 0; i < MMF_GPU_INSTANCES; i++)
+        if (strcmp(mmf_gpu_instances[i].family, family) == 0 && mmf_gpu_code_arch(gpu, i))
+            return true;
+    return false;
+}
+
 __attribute__((cold)) static mmf_status add_gpu(const mmf_driver *driver, int ordinal)
 {
     mmf_status status = MMF_OK;
@@ -42,6 +50,7 @@ __attribute__((cold)) static mmf_status add_gpu(const mmf_driver *driver, int or
                 free(gpu);
                 status = mmf_driver_fail(driver, code, call, ordinal);
             } else {
+                gpu->has_mfma = has_family(gpu, "mfma");
                 atomic_store_explicit(&gpus[driver->type][ordinal], gpu, memory_order_release);
             }
         }

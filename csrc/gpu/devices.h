@@ -12,6 +12,7 @@ typedef struct mmf_gpu {
     const mmf_driver *driver;
     int ordinal;
     mmf_device_facts facts;
+    bool has_mfma;                                /* this build has a gemm_mfma for it */
     _Atomic(void *) functions[MMF_GPU_INSTANCES]; /* NULL: not loaded yet */
 } mmf_gpu;
 

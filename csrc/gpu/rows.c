@@ -10,6 +10,13 @@
 
 enum { LEAST_TILE = 32 }; /* rows or columns of out that a tile has at least */
 
+/* A refusal that calls meet on their way to another row: formatting would be felt. */
+static bool refuse(char *reason, const char *text)
+{
+    memcpy(reason, text, strlen(text) + 1);
+    return false;
+}
+
 /* What every GPU row wants: kernels count the tiles of a matrix in 31 bits, their workgroups in
  * fewer. */
 static bool on_gpu(const mmf_problem *p, mmf_gpu **gpu, char *reason)
@@ -138,23 +145,18 @@ static bool mfma_supports(const mmf_problem *p, char *reason)
     mmf_gpu *gpu;
     if (!on_gpu(p, &gpu, reason))
         return false;
-    if (p->dtype[MMF_A] != MMF_FLOAT16 && p->dtype[MMF_A] != MMF_BFLOAT16) {
-        snprintf(reason, MMF_REASON_TEXT, "takes float16 and bfloat16, A is %s",
-                 mmf_dtypes[p->dtype[MMF_A]].name);
-        return false;
-    }
+    if (!gpu->has_mfma)
+        return refuse(reason, "this build has none for this GPU");
+    if (p->dtype[MMF_A] != MMF_FLOAT16 && p->dtype[MMF_A] != MMF_BFLOAT16)
+        return refuse(reason, "takes float16 and bfloat16 only");
     if (p->k >= MAX_K) {
         snprintf(reason, MMF_REASON_TEXT, "counts k in 32-bit bytes, K is %lld", (long long)p->k);
         return false;
     }
     int instance = mfma_instance(p);
-    if (instance < 0) {
-        snprintf(reason, MMF_REASON_TEXT,
-                 "needs A and B each with stride 1 along one matrix axis, and along the other a "
-                 "stride that keeps rows apart, "
-                 "below 2^23");
-        return false;
-    }
+    if (instance < 0)
+        return refuse(reason, "needs A and B each with stride 1 along one matrix axis, and along "
+                              "the other a stride that keeps rows apart, below 2^23");
     return mmf_gpu_has_code(gpu, instance, reason);
 }
 

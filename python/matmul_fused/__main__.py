@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import sys
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from . import _core, info
 from .console import progress, show
 
 _SHOWN_FAILURES = 10
+_REPORT = "matmul_fused-check.json"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,7 +36,13 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--kernel", help="check this kernel only, e.g. one that info lists")
     check.add_argument("--quick", action="store_true", help="every value of every feature once, instead of every pair")
     check.add_argument("--seed", type=int, default=0, help="another seed gives other cases and values (default 0)")
-    check.add_argument("--json", metavar="FILE", type=Path, help="also write the figures and failures there")
+    check.add_argument(
+        "--json",
+        metavar="FILE",
+        type=Path,
+        help=f"also write the figures and failures there (default for a GPU: {_REPORT}), to be attached to a report; "
+        "should the process die, it says in which case",
+    )
 
     bench = commands.add_parser("bench", help="time the call beside NumPy and, if it is installed, torch")
     bench.add_argument("--quick", action="store_true", help="few rounds, to see that it works")
@@ -43,12 +51,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _facts() -> dict[str, Any]:
+    """What a reader of figures must know of the machine."""
+    facts = info()
+    return {
+        "version": facts.version,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_features": facts.cpu_features,
+        "threads": facts.threads,
+        "backends": facts.backends,
+        "devices": facts.devices,
+        "device_code": facts.device_code,
+        "environment": {name: value for name, _, value in facts.environment if value is not None},
+    }
+
+
 def _write_json(path: Path | None, content: dict[str, Any]) -> None:
     if path:
-        facts = info()
-        about = {"version": facts.version, "cpu_features": facts.cpu_features, "threads": facts.threads}
-        about |= {"backends": facts.backends, "devices": facts.devices, "device_code": facts.device_code}
-        path.write_text(json.dumps({**about, **content}, indent=1) + "\n")
+        path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def _write_objects(folder: Path) -> None:
@@ -67,6 +88,7 @@ def _check(options: argparse.Namespace) -> int:
     on_gpu = options.device != "cpu"
     kernels = list(info().gpu_kernels if on_gpu else info().kernels)
     transfer = DeviceTransfer(options.device) if on_gpu else None
+    path = options.json or (Path(_REPORT) if on_gpu else None)
     if options.kernel:
         if options.kernel not in kernels:
             raise ValueError(f"unknown kernel {options.kernel!r}; this build has {', '.join(kernels)}")
@@ -75,9 +97,12 @@ def _check(options: argparse.Namespace) -> int:
     if on_gpu:
         cases = [case for case in cases if not case.prepack]  # of the CPU only
     counts: dict[str, Counter[str]] = {topic: Counter() for topic in (*TOPICS, "all")}
-    failures = []
+    failures: list[dict[str, str]] = []
+    report = {**_facts(), "device": options.device, "seed": options.seed, "topics": counts, "failures": failures}
     start = time.perf_counter()
     for kernel, case in progress([(kernel, case) for kernel in kernels for case in cases], "check"):
+        if on_gpu:  # whose faults end the process
+            _write_json(path, {**report, "running": {"case": case.id, "kernel": kernel}})
         try:
             run_case(case, options.seed, kernel, transfer)
             outcome = "passed"
@@ -85,11 +110,14 @@ def _check(options: argparse.Namespace) -> int:
             outcome = "refused"
         except Exception as error:
             outcome = "failed"
-            again = "" if isinstance(error, AssertionError) else f"\nrepeat: {repeat(case, options.seed, kernel)}"
+            again = (
+                "" if isinstance(error, AssertionError) else f"\nrepeat: {repeat(case, options.seed, kernel, transfer)}"
+            )
             failures.append({"case": case.id, "kernel": kernel, "error": f"{type(error).__name__}: {error}{again}"})
         for topic in (*case.topics, "all"):
             counts[topic][outcome] += 1
     seconds = time.perf_counter() - start
+    _write_json(path, {**report, "seconds": seconds})
 
     outcomes = ("passed", "refused", "failed")
     rows = [(topic, *(str(count[outcome]) for outcome in outcomes)) for topic, count in counts.items()]
@@ -99,7 +127,8 @@ def _check(options: argparse.Namespace) -> int:
         print(f"\n{failure['kernel']}: {failure['error']}")
     if len(failures) > _SHOWN_FAILURES:
         print(f"\n... and {len(failures) - _SHOWN_FAILURES} more; --json FILE writes them all")
-    _write_json(options.json, {"seed": options.seed, "seconds": seconds, "topics": counts, "failures": failures})
+    if on_gpu:
+        print(f"written to {path}: please attach it to a report")
     if not counts["all"]["passed"] and not failures:
         print("nothing was checked: every kernel refused every case")
         return 1
@@ -114,7 +143,7 @@ def _bench(options: argparse.Namespace) -> int:
         results += benchmark.run(problem, quick=options.quick)
     show("median time of a call, arms interleaved", benchmark.HEADER, benchmark.rows(results))
     print(benchmark.conditions())
-    _write_json(options.json, {"results": [result.as_dict() for result in results]})
+    _write_json(options.json, {**_facts(), "results": [result.as_dict() for result in results]})
     if options.plot:
         benchmark.plot(results, options.plot)
     return 0

@@ -203,6 +203,9 @@ class DeviceTransfer:
     def __init__(self, device: str) -> None:
         self.device = Device(device)
 
+    def __repr__(self) -> str:
+        return f"matmul_fused.testing.DeviceTransfer({self.device.name!r})"
+
     def send(self, operand: Operand) -> Any:
         return DeviceArray(self.device, operand)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import force_kernel
 from .cases import Case
+from .devices import DeviceTransfer
 from .inputs import Inputs, Operand, make_inputs, result_shape
 from .reference import Expected, Figures, assert_close, expect
 from .rounding import Array, numpy_dtype
@@ -201,10 +202,11 @@ def run_case(
             xp.fetch(inputs.operands[name], array)
         return check(case, inputs, fresh)
     except AssertionError as error:
-        raise AssertionError(f"{error}\nrepeat: {repeat(case, seed, kernel)}") from None
+        raise AssertionError(f"{error}\nrepeat: {repeat(case, seed, kernel, xp)}") from None
 
 
-def repeat(case: Case, seed: int, kernel: str | None = None) -> str:
+def repeat(case: Case, seed: int, kernel: str | None = None, xp: Transfer | None = None) -> str:
     """A line of Python that runs the case again."""
     forced = f", kernel={kernel!r}" if kernel else ""
-    return f"matmul_fused.testing.run_case(Case.parse({case.id!r}), {seed}{forced})"
+    device = f", xp={xp!r}" if isinstance(xp, DeviceTransfer) else ""
+    return f"matmul_fused.testing.run_case(Case.parse({case.id!r}), {seed}{forced}{device})"

@@ -1,0 +1,102 @@
+"""What the first owner of an AMD GPU runs, on the simulated ones: `info`, `check --device rocm`, and its report."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hipsim.build
+import matmul_fused as mf
+from matmul_fused import testing
+
+HIPSIM = Path(os.environ["MATMUL_FUSED_HIP_LIBRARY"])  # of conftest.py
+KILLED = """
+import os, signal, sys
+from matmul_fused import __main__ as cli, testing
+run_case, calls = testing.run.run_case, []
+def fault(case, *arguments):
+    calls.append(case)
+    if len(calls) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run_case(case, *arguments)
+testing.run.run_case = fault
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Run Python with these arguments in an empty folder, on simulated devices."""
+    hipsim.build.build(HIPSIM.parent)
+
+    def run(*arguments, devices="gfx942,gfx1100"):
+        path = os.pathsep.join(filter(None, sys.path))
+        environment = os.environ | {"HIPSIM_DEVICES": devices, "PYTHONPATH": path}
+        command = [sys.executable, "-W", "error", *arguments]
+        return subprocess.run(
+            command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=600
+        )
+
+    return run
+
+
+def test_info(command):
+    done = command("-m", "matmul_fused", "info")
+    lines = [line.split(maxsplit=1) for line in done.stdout.replace("AMD GPUs", "AMD").splitlines()]
+    rows = {line[0]: line[1] for line in lines if len(line) == 2}
+    assert rows["AMD"].startswith("on: HIP 7.")
+    assert rows["AMD"].endswith(str(HIPSIM))
+    assert rows["rocm:0"] == "AMD Instinct MI300X, gfx942, 304 compute units, wave 64; code for gfx942"
+    assert rows["rocm:1"].endswith(", gfx1100, 48 compute units, wave 32; code for gfx1100")
+
+
+@pytest.mark.parametrize(("device", "kernels"), [("rocm", {"gemm_mfma", "gemm_simt"}), ("rocm:1", {"gemm_simt"})])
+def test_check_writes_a_report(command, tmp_path, device, kernels):
+    done = command("-m", "matmul_fused", "check", "--device", device, "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("written to matmul_fused-check.json: please attach it to a report\n")
+    report = json.loads((tmp_path / "matmul_fused-check.json").read_text())
+    cases = [case for case in testing.covering_sample(0, strength=1) if not case.prepack]
+    counts = report["topics"]["all"]
+    assert counts["passed"] + counts["refused"] == len(cases) * len(mf.info().gpu_kernels)
+    assert counts["passed"] > len(cases) * len(kernels) / 2
+    assert report["failures"] == []
+    assert report["seconds"] > 0
+    assert "running" not in report
+    assert report["device"] == device
+    assert {"rocm:0", "rocm:1"} <= {name for name, _ in report["devices"]}
+    assert report["environment"]["MATMUL_FUSED_HIP_LIBRARY"] == str(HIPSIM)
+
+
+def test_check_finds_what_is_wrong(command, tmp_path):
+    """A launch that fails, as the report has it; its line repeats the case on that device."""
+    arm = "import sys, hipsim; hipsim.fail_next('hipModuleLaunchKernel', 719)\n"
+    arm += "from matmul_fused import __main__ as cli; sys.exit(cli.main(sys.argv[1:]))"
+    done = command("-c", arm, "check", "--device", "rocm", "--quick", "--json", "mine.json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    (failure,) = json.loads((tmp_path / "mine.json").read_text())["failures"]
+    assert failure["error"].startswith("DeviceError: hipModuleLaunchKernel on rocm:0: hipErrorLaunchFailure (")
+    line = failure["error"].splitlines()[-1].removeprefix("repeat: ")
+    assert line.endswith(", xp=matmul_fused.testing.DeviceTransfer('rocm:0'))")
+    assert command("-c", f"import matmul_fused; from matmul_fused.testing import Case; {line}").returncode == 0
+
+
+def test_a_process_that_dies_leaves_its_case(command, tmp_path):
+    """A GPU's fault ends the process without an exception."""
+    done = command("-c", KILLED, "check", "--device", "rocm", "--quick")
+    assert done.returncode == -9
+    report = json.loads((tmp_path / "matmul_fused-check.json").read_text())
+    fourth = [case for case in testing.covering_sample(0, strength=1) if not case.prepack][3]
+    assert report["running"] == {"case": fourth.id, "kernel": mf.info().gpu_kernels[0]}
+    assert sum(report["topics"]["all"].values()) == 3
+    assert "seconds" not in report
+
+
+def test_check_without_a_gpu(command, tmp_path):
+    done = command("-m", "matmul_fused", "check", "--device", "rocm", devices="none")
+    assert done.returncode == 2
+    assert f"there is no device rocm:0: AMD GPUs off: {HIPSIM} finds no AMD GPU (" in done.stderr
+    assert not any(tmp_path.iterdir())
