@@ -130,6 +130,8 @@ mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import, bool *asked)
                             name, name);
     }
     mmf_status status = mmf_view_dltensor(&view, name, &import->tensor);
+    if (asked && !torch) /* a library that we do not know may have run Python */
+        *asked = true;
     if (!status && torch && asked && may_be_negative(&import->tensor)) {
         *asked = true;
         status = check_negative_bit(state, import);
