@@ -72,6 +72,17 @@ def test_a_later_import_resizes_a_tensor():
         mf.matmul_fused(tensor, runs)
 
 
+def test_a_later_import_changes_an_array_of_another_library():
+    """A view by the exchange API is borrowed from its object."""
+    array = make_library()(operand())
+
+    def change():
+        array.array = draw((3, 3))  # frees the memory
+
+    with pytest.raises(ValueError, match=r"A \(3, 3\)"):
+        mf.matmul_fused(array, Runs(operand(1), change))
+
+
 def test_the_second_of_a_pair_resizes_the_first_in_prepack():
     array = operand()
     with pytest.raises(ValueError, match=r"B\[0\] and B\[1\] must have one shape"):

@@ -172,6 +172,8 @@ def test_library_that_names_no_stream(library):
     library.stream = None
     with pytest.raises(BufferError, match="A: its library named no current stream"):
         mf.matmul_fused(library.array(A), library.array(B))
+    with pytest.raises(BufferError, match="B: its library named no current stream"):
+        mf.matmul_fused(DeviceArray(A, 1), library.array(B))
     library.stream = Stream(1)
 
 

@@ -75,6 +75,13 @@ def test_every_part(arch, dtype):
     assert mf.explain(*x, "silu").kernel == ("gemm_mfma" if matrix else "gemm_simt")
 
 
+@pytest.mark.parametrize(("k", "kernel"), [((1 << 30) - 8, "gemm_mfma"), ((1 << 30) - 7, "gemm_simt")])
+def test_longest_k_of_a_buffer_descriptor(dev, k, kernel):
+    """One element more would lie outside of the descriptor and be read as 0."""
+    x, w = dev.empty((1, k), np.float16), dev.empty((k, 1), np.float16)
+    assert mf.explain(x, w).kernel == kernel
+
+
 def test_info_shows_the_parts():
     info = mf.info()
     assert dict(info.backends)["AMD GPUs"].startswith("on: HIP ")

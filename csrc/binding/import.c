@@ -171,7 +171,8 @@ mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *t
 /* Is the memory held by the Python object alone, which may let go of it while Python runs? */
 static bool is_borrowed(const mmf_import *import)
 {
-    return import->kind == MMF_KIND_NUMPY || import->kind == MMF_KIND_TORCH;
+    return import->kind == MMF_KIND_NUMPY || import->kind == MMF_KIND_TORCH ||
+           import->kind == MMF_KIND_EXCHANGE;
 }
 
 /* All that may run Python. Fills the tensor unless it is borrowed. */
@@ -191,9 +192,8 @@ static mmf_status import_owned(mmf_state *state, mmf_import *import, struct mmf_
         return mmf_check_torch_grad(state, import);
     switch (import->kind) {
     case MMF_KIND_NUMPY:
-        return MMF_OK;
     case MMF_KIND_EXCHANGE:
-        return mmf_view_exchange(state, import, NULL);
+        return MMF_OK;
     case MMF_KIND_ARRAY:
         import->tensor = *mmf_array_tensor(import->object);
         return MMF_OK;

@@ -65,7 +65,7 @@ mmf_status mmf_find_type(mmf_state *state, PyObject *object, const char *name,
 
 mmf_status mmf_check_torch_grad(mmf_state *state, const mmf_import *import); /* may run Python */
 /* Unless asked is NULL, torch tensors are checked for a negative bit; *asked becomes true if torch
- * had to be asked for it, which may have run Python. */
+ * had to be asked for it, or the library is another one: that may have run Python. */
 mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import, bool *asked);
 mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import, struct mmf_stream *stream);
 

@@ -146,6 +146,9 @@ mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import, bool *asked)
         status = check_no_memory(&view, import->name);
     if (!status)
         status = mmf_view_dltensor(&view, import->name, &import->tensor);
+    if (asked &&
+        import->kind != MMF_KIND_TORCH) /* a library that we do not know may have run Python */
+        *asked = true;
     if (!status && asked && import->kind == MMF_KIND_TORCH && may_be_negative(&import->tensor)) {
         *asked = true;
         status = check_negative_bit(state, import);

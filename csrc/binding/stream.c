@@ -63,12 +63,14 @@ static mmf_status parse_given(mmf_state *state, PyObject *object, mmf_device dev
     return status ? status : mmf_device_check_stream(device, *handle);
 }
 
-/* An int from a chain of Python attributes and calls, into *handle. Steals value. */
-static mmf_status take_handle(PyObject *value, void **handle)
+/* An int from a chain of Python attributes and calls that began at an operand's library, into
+ * *handle. Steals value. */
+static mmf_status take_handle(PyObject *value, const mmf_import *of, void **handle)
 {
     if (!value && !PyErr_Occurred()) /* not imported, yet its array is here */
         return mmf_fail(MMF_NOT_IMPLEMENTED,
-                        "A's library is not laid out as matmul_fused knows it; pass stream=");
+                        "%s's library is not laid out as matmul_fused knows it; report its version",
+                        of->name);
     if (!value)
         return MMF_PYTHON_ERROR;
     *handle = PyLong_AsVoidPtr(value);
@@ -78,7 +80,7 @@ static mmf_status take_handle(PyObject *value, void **handle)
 
 /* torch's current stream without its exchange API, which on ROCm has given CUDA's
  * (pytorch/pytorch#175432). */
-static mmf_status torch_stream(mmf_device device, void **handle)
+static mmf_status torch_stream(const mmf_import *of, mmf_device device, void **handle)
 {
     PyObject *torch = mmf_imported_module("torch");
     PyObject *core = torch ? PyObject_GetAttrString(torch, "_C") : NULL;
@@ -88,11 +90,11 @@ static mmf_status torch_stream(mmf_device device, void **handle)
     Py_XDECREF(ordinal);
     Py_XDECREF(get);
     Py_XDECREF(core);
-    return take_handle(value, handle);
+    return take_handle(value, of, handle);
 }
 
 /* cupy.cuda.get_current_stream(ordinal).ptr */
-static mmf_status cupy_stream(mmf_device device, void **handle)
+static mmf_status cupy_stream(const mmf_import *of, mmf_device device, void **handle)
 {
     PyObject *cuda = mmf_imported_module("cupy.cuda");
     PyObject *get = cuda ? PyObject_GetAttrString(cuda, "get_current_stream") : NULL;
@@ -102,7 +104,7 @@ static mmf_status cupy_stream(mmf_device device, void **handle)
     Py_XDECREF(stream);
     Py_XDECREF(ordinal);
     Py_XDECREF(get);
-    return take_handle(value, handle);
+    return take_handle(value, of, handle);
 }
 
 mmf_status mmf_stream_find(mmf_state *state, mmf_stream *stream, mmf_device device)
@@ -115,14 +117,14 @@ mmf_status mmf_stream_find(mmf_state *state, mmf_stream *stream, mmf_device devi
     if (stream->given)
         status = parse_given(state, stream->given, device, &handle);
     else if (a->kind == MMF_KIND_TORCH && !in_c)
-        status = torch_stream(device, &handle);
+        status = torch_stream(a, device, &handle);
     else if (a->kind == MMF_KIND_CUPY)
-        status = cupy_stream(device, &handle);
+        status = cupy_stream(a, device, &handle);
     else if (a->api && a->api->current_work_stream &&
              a->api->current_work_stream(device.type == MMF_ROCM ? MMF_DL_ROCM : MMF_DL_CUDA,
                                          device.id, &handle))
         status = mmf_raise_from(
-            state, mmf_fail(MMF_BUFFER_ERROR, "A: its library named no current stream"));
+            state, mmf_fail(MMF_BUFFER_ERROR, "%s: its library named no current stream", a->name));
     stream->known = !status;
     stream->device = device;
     stream->handle = handle;

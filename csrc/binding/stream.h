@@ -9,14 +9,14 @@
  * first operand on a GPU needs it. */
 typedef struct mmf_stream {
     PyObject *given;     /* stream=, borrowed; NULL: not given */
-    const mmf_import *a; /* the first operand, whose library decides */
+    const mmf_import *a; /* whose library decides: of a call, the first operand */
     bool known;
     bool ran_python; /* finding it, or telling of it, did: borrowed operands may have changed */
     mmf_device device;
     void *handle; /* NULL: the default stream */
 } mmf_stream;
 
-/* Find the stream for A on this device. */
+/* Find the stream for stream->a on this device. */
 mmf_status mmf_stream_find(mmf_state *state, mmf_stream *stream, mmf_device device);
 
 /* New reference: what __dlpack__(stream=...) of an operand on this device is to be called with. The

@@ -93,7 +93,8 @@ const mmf_kernel_row mmf_gpu_simt = {
 
 /* --- gemm_mfma: matrix cores of CDNA3 and CDNA4 --- */
 
-enum { MAX_LEADING = 1 << 23, MAX_K = 1 << 30 }; /* what the kernel can count with */
+/* What the kernel can count with: a line of k lies inside the 0x7ffffff0 bytes of a descriptor. */
+enum { MAX_LEADING = 1 << 23, MAX_K = 0x7ffffff0 / 2 };
 
 /* Is a matrix read along an axis of stride 1, with rows that lie apart from each other? */
 static bool readable(int64_t unit, int64_t extent, int64_t leading, int64_t rows)
@@ -149,8 +150,8 @@ static bool mfma_supports(const mmf_problem *p, char *reason)
         return refuse(reason, "this build has none for this GPU");
     if (p->dtype[MMF_A] != MMF_FLOAT16 && p->dtype[MMF_A] != MMF_BFLOAT16)
         return refuse(reason, "takes float16 and bfloat16 only");
-    if (p->k >= MAX_K) {
-        snprintf(reason, MMF_REASON_TEXT, "counts k in 32-bit bytes, K is %lld", (long long)p->k);
+    if (p->k > MAX_K) {
+        snprintf(reason, MMF_REASON_TEXT, "takes K up to %d, K is %lld", MAX_K, (long long)p->k);
         return false;
     }
     int instance = mfma_instance(p);

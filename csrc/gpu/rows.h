@@ -31,8 +31,7 @@ int mmf_gpu_describe(mmf_device_type type, char *text, size_t size);
 /* The file of the driver library that is open, or NULL. */
 const char *mmf_gpu_library(mmf_device_type type);
 
-/* A device as info shows it, e.g. "gfx942, 304 compute units, AMD Instinct MI300X; built-in code".
- */
+/* A device as info shows it: name, architecture, size and where its code comes from. */
 mmf_status mmf_gpu_describe_device(mmf_device device, char *text, size_t size);
 
 /* The device code of this build: "gfx90a, gfx942, ..." or why there is none. */
