@@ -128,8 +128,8 @@ void test_panels(void)
 }
 
 /* z as the bias of a problem without products: the activation alone, as each row compiled it. */
-static void apply(const mmf_kernel_row *row, int id, int64_t n, const float *z, const float *ones,
-                  int out_dtype, void *out)
+static void apply(const mmf_kernel_row *row, int id, int64_t n, mmf_dtype dtype, const void *z,
+                  const void *ones, mmf_dtype out_dtype, void *out)
 {
     mmf_problem p = {.m = 1, .n = n, .activation = (uint8_t)id, .alpha = 1};
     const mmf_activation_row *facts = mmf_activation_row_of((mmf_activation)id);
@@ -139,12 +139,13 @@ static void apply(const mmf_kernel_row *row, int id, int64_t n, const float *z, 
     if (id == MMF_ACT_CLAMP)
         p.parameters[0] = -0.75, p.parameters[1] = 1.25;
     p.gate_layout = is_gated(id) ? MMF_GATE_PAIR : MMF_GATE_NONE;
-    p.dtype[MMF_A] = p.dtype[MMF_B] = p.dtype[MMF_BIAS] = MMF_FLOAT32;
+    p.dtype[MMF_A] = p.dtype[MMF_B] = p.dtype[MMF_BIAS] = (uint8_t)dtype;
     p.dtype[MMF_OUT] = (uint8_t)out_dtype;
     p.data[MMF_BIAS] = (void *)z, p.data[MMF_OUT] = out;
     p.strides[MMF_BIAS].col = p.strides[MMF_BIAS_UP].col = p.strides[MMF_OUT].col = 1;
     if (is_gated(id))
-        p.dtype[MMF_B_UP] = p.dtype[MMF_BIAS_UP] = MMF_FLOAT32, p.data[MMF_BIAS_UP] = (void *)ones;
+        p.dtype[MMF_B_UP] = p.dtype[MMF_BIAS_UP] = (uint8_t)dtype,
+        p.data[MMF_BIAS_UP] = (void *)ones;
     row->configure(&p, &config);
     row->run(&p, &config);
 }
@@ -164,9 +165,9 @@ static double worst_error(const mmf_kernel_row *row, int id, uint64_t step, bool
     for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += CHUNK * step) {
         for (uint64_t i = 0; i < CHUNK; i++)
             z[i] = mmf_bits_float((uint32_t)(bits + i * step));
-        apply(row, id, CHUNK, z, ones, MMF_FLOAT32, got);
+        apply(row, id, CHUNK, MMF_FLOAT32, z, ones, MMF_FLOAT32, got);
         if (by_reference)
-            apply(&mmf_cpu_reference, id, CHUNK, z, ones, MMF_FLOAT64, exact);
+            apply(&mmf_cpu_reference, id, CHUNK, MMF_FLOAT32, z, ones, MMF_FLOAT64, exact);
         for (int i = 0; i < CHUNK; i++) {
             if (!isfinite(z[i]))
                 continue;
@@ -182,8 +183,41 @@ static double worst_error(const mmf_kernel_row *row, int id, uint64_t step, bool
             const double bound = 8 * u * fabs(ref) +
                                  4 * factor * lipschitz(id, z[i], p0) * u * fabs(z[i]) + 0x1p-148;
             const double share = fabs(got[i] - ref) / bound;
+            if (!(share <= worst)) { /* a NaN is the worst */
+                worst = share, *where = z[i];
+                if (isnan(share))
+                    return worst;
+            }
+        }
+    }
+    return worst;
+}
+
+/* The same of double: numbers of all sizes, and evenly over where exponentials end. */
+static double worst_error_of_doubles(const mmf_kernel_row *row, int id, double *where)
+{
+    static double z[CHUNK], ones[CHUNK], got[CHUNK];
+    const mmf_activation_row *facts = mmf_activation_row_of((mmf_activation)id);
+    const bool clamp = id == MMF_ACT_CLAMP;
+    const double p0 = clamp ? -0.75 : facts->defaults[0], p1 = clamp ? 1.25 : facts->defaults[1];
+    const double u = 0x1p-53, factor = id == MMF_ACT_SWIGLU_OAI ? 2 : 1;
+    double worst = 0;
+    for (int chunk = 0; chunk < 24; chunk++) {
+        for (int i = 0; i < CHUNK; i++) {
+            const double unit = (double)(int64_t)random_bits() * 0x1p-63; /* [-1, 1] */
+            z[i] = chunk % 2 ? 760 * unit : ldexp(unit, random_below(80) - 60);
+            ones[i] = 1;
+        }
+        apply(row, id, CHUNK, MMF_FLOAT64, z, ones, MMF_FLOAT64, got);
+        for (int i = 0; i < CHUNK; i++) {
+            const long double exact = exact_activation(id, z[i], 1, p0, p1);
+            const double bound = 8 * u * (double)fabsl(exact) +
+                                 4 * factor * lipschitz(id, z[i], p0) * u * fabs(z[i]) + 0x1p-1073;
+            const double share = (double)fabsl(got[i] - exact) / bound;
             if (!(share <= worst))
                 worst = share, *where = z[i];
+            if (isnan(share))
+                return worst;
         }
     }
     return worst;
@@ -235,6 +269,7 @@ void test_activations(void)
             continue;
         for (int id = 0; id < MMF_ACT_COUNT; id++) {
             float where = 0;
+            double at = 0;
             const char *name = mmf_activation_row_of((mmf_activation)id)->name;
             const double share = worst_error(rows[r], id, full ? 16 : 16411, true, &where);
             const double independent = worst_error(rows[r], id, 65539, false, &where);
@@ -243,9 +278,12 @@ void test_activations(void)
             if (full)
                 printf("%s %s: at most %.3f of the bound, at %.9g\n", rows[r]->name, name, share,
                        (double)where);
+            const double of_doubles = worst_error_of_doubles(rows[r], id, &at);
+            check(of_doubles <= 1, "%s %s: doubles: %.3f of the bound at %a", rows[r]->name, name,
+                  of_doubles, at);
             const float z[3] = {INFINITY, -INFINITY, NAN}, ones[3] = {1, 1, 1};
             float out[3];
-            apply(rows[r], id, 3, z, ones, MMF_FLOAT32, out);
+            apply(rows[r], id, 3, MMF_FLOAT32, z, ones, MMF_FLOAT32, out);
             check(isnan(out[2]), "%s %s: NaN is lost", rows[r]->name, name);
             const char *codes = at_infinity[id];
             check(codes && is_special(out[0], codes[0]) && is_special(out[1], codes[1]),
