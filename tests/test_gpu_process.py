@@ -211,6 +211,24 @@ def test_threads_on_both_devices():
     """)
 
 
+def test_loading_on_one_device_stops_no_other():
+    """It may take seconds, and who asks for another device's facts holds the interpreter's lock."""
+    in_child("""
+        library = stub_cuda.library()
+        library.stub_close_gate(b"cuModuleLoadData")
+        results = []
+        thread = threading.Thread(target=lambda: results.append(fetch(mf.matmul_fused(*operands(0)))))
+        thread.start()
+        while not calls("cuModuleLoadData"):
+            pass
+        assert dict(mf.info().devices)["cuda:1"].startswith("Stub 1")
+        assert results == []
+        library.stub_close_gate(b"")
+        thread.join()
+        check(results[0], A, B)
+    """)
+
+
 def test_the_current_device_stays():
     library = stub_cuda.library()
     context = ctypes.c_void_p()

@@ -6,12 +6,14 @@
 #include "gpu/driver.h"
 #include "gpu/instances.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 typedef struct mmf_gpu {
     const mmf_driver *driver;
     int ordinal;
     mmf_device_facts facts;
+    pthread_mutex_t loading;                      /* held for seconds where code is compiled */
     _Atomic(void *) functions[MMF_GPU_INSTANCES]; /* NULL: not loaded yet */
 } mmf_gpu;
 
