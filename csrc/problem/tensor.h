@@ -66,8 +66,8 @@ typedef enum mmf_readonly {
 /* Memory on a GPU that this library allocated. */
 typedef struct mmf_device_memory {
     mmf_device device;
-    void *data;  /* NULL: of size 0 */
-    void *ready; /* event of the driver: the last use of the memory that is known */
+    void *data;    /* NULL: of size 0 */
+    void *ready;   /* event of the driver: the last use of the memory that is known */
     bool in_doubt; /* the driver took no note of a use: the memory is never given back */
 } mmf_device_memory;
 
