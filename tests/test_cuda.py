@@ -187,6 +187,30 @@ def test_cupy(torch, send):
         check(out.get(), A, B)
 
 
+def test_cupy_and_torch_on_streams_of_their_own(torch, send):
+    """A is CuPy's, so its stream is the call's: it waits for torch's, where B is late."""
+    cupy = pytest.importorskip("cupy")
+    side, noise, late = torch.cuda.Stream(ORDINAL), send(draw((2048, 2048))), torch.zeros_like(send(B))
+    torch.cuda.synchronize()
+    with cupy.cuda.Device(ORDINAL):
+        a, out = cupy.asarray(A), cupy.empty((65, 96), np.float32)
+        cupy.cuda.get_current_stream().synchronize()
+        with torch.cuda.stream(side):
+            busy(torch, noise)
+            late.copy_(send(B))
+            mf.matmul_fused(a, late, out=out)
+        check(out.get(), A, B)
+
+
+@pytest.mark.parametrize("stream", [0, 1, 2])
+def test_names_of_default_streams(torch, send, stream):
+    a, b = send(A), send(B)
+    torch.cuda.synchronize()
+    y = mf.matmul_fused(a, b, stream=stream)
+    torch.cuda.synchronize()
+    check(y.cpu().numpy(), A, B)
+
+
 def test_jax():
     jax = pytest.importorskip("jax")
     try:

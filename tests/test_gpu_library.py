@@ -4,6 +4,7 @@ One library speaks the C exchange API, as torch does; the other one is a stand-i
 """
 
 import ctypes
+import types
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from fake_dlpack import (
     new_capsule,
 )
 from gpu_support import A, B, Capture, Stream, balance, driver, in_child  # noqa: F401
-from stub_cuda import DeviceArray, Memory, calls, clear_log
+from stub_cuda import DeviceArray, Memory, calls, clear_log, fail_next
 from support import check
 
 STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, P(ctypes.c_void_p))
@@ -166,6 +167,20 @@ def test_captured_stream_of_the_library(library):
         assert isinstance(out, library.array)
         assert calls("cuMemAllocAsync", "cuEventRecord", "cuStreamWaitEvent") == []
         assert bias.calls[-1]["stream"] == -1  # nobody may wait inside of a capture
+
+
+def test_default_stream_beside_a_captured_one(library):
+    """A driver that cannot say of the default stream whether it is captured: nobody waits, nothing breaks."""
+    library.stream = types.SimpleNamespace(handle=None)
+    w, out = library.array(B), library.array(np.zeros((5, 6), np.float32))
+    a = DeviceArray(A, 1)
+    with Capture(1) as stream:
+        clear_log()
+        fail_next("cuStreamIsCapturing", 906, 1)  # the second question, after that for a
+        mf.matmul_fused(a, w, out=out, stream=stream)
+    assert len(calls("cuLaunchKernel")) == 1
+    assert calls("cuEventRecord", "cuStreamWaitEvent") == []
+    assert calls("cuStreamIsCapturing")[1] == "cuStreamIsCapturing((nil))"
 
 
 def test_library_that_names_no_stream(library):

@@ -48,22 +48,28 @@ def test_errors_have_the_driver_s_name_and_text(function, code):
 
 @pytest.mark.parametrize("function", ["cuCtxPushCurrent", "cuEventRecord", "cuStreamWaitEvent", "cuStreamIsCapturing"])
 def test_whichever_call_fails(function):
-    """Fails the first, the second, ... of a call's calls until none is left to fail."""
-    a, b = operands()
-    z = mf.matmul_fused(a, b)
-    for skip in range(20):
-        fail_next(function, HANDLE, skip)
-        try:
-            result = mf.matmul_fused(a, b, C=z)
-        except mf.DeviceError as error:
-            text = str(error)
-        else:
-            break  # the fault is disarmed before the result is freed
-        finally:
-            fail_next("", 0)
-        assert text == f"{function} on cuda:0: CUDA_ERROR_INVALID_HANDLE (invalid resource handle)"
-    assert 2 <= skip < 20
-    check(fetch(result), A, B, C=fetch(z))
+    """Fails the first, the second, ... of a call's calls until none is left to fail.
+
+    In a child: memory whose use the driver took no note of is lost.
+    """
+    in_child(f"""
+        a, b = operands()
+        z = mf.matmul_fused(a, b)
+        for skip in range(20):
+            fail_next("{function}", 400, skip)
+            try:
+                result = mf.matmul_fused(a, b, C=z)
+            except mf.DeviceError as error:
+                text = str(error)
+            else:
+                break  # the fault is disarmed before the result is freed
+            finally:
+                fail_next("", 0)
+            assert text == "{function} on cuda:0: CUDA_ERROR_INVALID_HANDLE (invalid resource handle)", text
+        assert 2 <= skip < 20
+        check(fetch(result), A, B, C=fetch(z))
+        assert stub_cuda.library().stub_context_depth() == 0
+    """)
 
 
 def test_loading_fails_and_is_tried_again():
@@ -202,6 +208,24 @@ def test_threads_on_both_devices():
         gc.collect()
         assert len(calls("cuInit")) == 1 and len(calls("cuModuleLoadData")) == 2
         assert stub_cuda.library().stub_live_memory() == 0
+    """)
+
+
+def test_loading_on_one_device_stops_no_other():
+    """It may take seconds, and who asks for another device's facts holds the interpreter's lock."""
+    in_child("""
+        library = stub_cuda.library()
+        library.stub_close_gate(b"cuModuleLoadData")
+        results = []
+        thread = threading.Thread(target=lambda: results.append(fetch(mf.matmul_fused(*operands(0)))))
+        thread.start()
+        while not calls("cuModuleLoadData"):
+            pass
+        assert dict(mf.info().devices)["cuda:1"].startswith("Stub 1")
+        assert results == []
+        library.stub_close_gate(b"")
+        thread.join()
+        check(results[0], A, B)
     """)
 
 

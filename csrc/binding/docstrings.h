@@ -33,7 +33,8 @@
     "out_dtype      a name, a NumPy, torch or JAX dtype; default: that of out, else of A\n" \
     "allow_tf32     let devices round float32 inputs to 11 bits; the CPU never does\n" \
     "stream         for GPU arrays: a handle (int) or an object with __cuda_stream__; None: the current stream of A's\n" \
-    "               library (torch, CuPy), else the default stream. The call returns before the GPU is done. CPU: None\n" \
+    "               library (torch, CuPy), else the default stream. It waits for the streams of the operands'\n" \
+    "               libraries, as far as they have one. The call returns before the GPU is done. CPU: None\n" \
     "\n" \
     "Raises TypeError (no array, a dtype), ValueError (shapes, strides, overlap, an unknown name, an operand that\n" \
     "requires grad: none is recorded), BufferError (a DLPack producer broke the protocol), NotImplementedError (no\n" \

@@ -6,7 +6,6 @@
 #include "gpu/rows.h"
 #include "problem/kernel_row.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +13,9 @@
 enum { MAX_ORDINAL = 64 };
 
 static _Atomic(mmf_gpu *) gpus[MMF_ROCM + 1][MAX_ORDINAL];
-static pthread_mutex_t mutex =
-    PTHREAD_MUTEX_INITIALIZER; /* of filling the table and of loading code */
+/* Of filling a vendor's table. After a fork nobody but the other vendor's users gets here. */
+static pthread_mutex_t filling[MMF_ROCM + 1] = {[MMF_CUDA] = PTHREAD_MUTEX_INITIALIZER,
+                                                [MMF_ROCM] = PTHREAD_MUTEX_INITIALIZER};
 
 const mmf_gpu_instance mmf_gpu_instances[MMF_GPU_INSTANCES] = {
 #define MMF_GPU_KERNEL(name, family, operands, tile_m, tile_n, tile_k, threads, lds, layout,       \
@@ -36,7 +36,7 @@ static bool has_family(const mmf_gpu *gpu, const char *family)
 __attribute__((cold)) static mmf_status add_gpu(const mmf_driver *driver, int ordinal)
 {
     mmf_status status = MMF_OK;
-    pthread_mutex_lock(&mutex);
+    pthread_mutex_lock(&filling[driver->type]);
     if (!atomic_load(&gpus[driver->type][ordinal])) {
         mmf_gpu *gpu = calloc(1, sizeof *gpu);
         if (!gpu) {
@@ -44,6 +44,7 @@ __attribute__((cold)) static mmf_status add_gpu(const mmf_driver *driver, int or
         } else {
             gpu->driver = driver;
             gpu->ordinal = ordinal;
+            gpu->loading = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
             mmf_driver_call call;
             int code = driver->facts(ordinal, &gpu->facts, &call);
             if (code) {
@@ -55,7 +56,7 @@ __attribute__((cold)) static mmf_status add_gpu(const mmf_driver *driver, int or
             }
         }
     }
-    pthread_mutex_unlock(&mutex);
+    pthread_mutex_unlock(&filling[driver->type]);
     return status;
 }
 
@@ -207,11 +208,11 @@ mmf_status mmf_gpu_function(mmf_gpu *gpu, int instance, void *stream, void **fun
     mmf_status status = refuse_capture(gpu, instance, stream);
     if (status)
         return status;
-    pthread_mutex_lock(&mutex);
+    pthread_mutex_lock(&gpu->loading);
     *function = atomic_load(&gpu->functions[instance]);
     if (!*function)
         status = load(gpu, instance);
-    pthread_mutex_unlock(&mutex);
+    pthread_mutex_unlock(&gpu->loading);
     *function = atomic_load(&gpu->functions[instance]);
     return status;
 }

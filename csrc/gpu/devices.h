@@ -6,6 +6,7 @@
 #include "gpu/driver.h"
 #include "gpu/instances.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 typedef struct mmf_gpu {
@@ -13,6 +14,7 @@ typedef struct mmf_gpu {
     int ordinal;
     mmf_device_facts facts;
     bool has_mfma;                                /* this build has a gemm_mfma for it */
+    pthread_mutex_t loading;                      /* held for seconds where code is compiled */
     _Atomic(void *) functions[MMF_GPU_INSTANCES]; /* NULL: not loaded yet */
 } mmf_gpu;
 

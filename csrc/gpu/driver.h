@@ -99,6 +99,7 @@ typedef struct mmf_driver {
         void); /* NULL, or: the driver keeps the last error for others to trip over; take it away */
 } mmf_driver;
 
+enum { MMF_CAPTURE_IMPLICIT = 906 }; /* an error of both drivers: ...StreamCaptureImplicit */
 enum { MMF_CAPTURE_RELAXED = 2 }; /* hipStreamCaptureModeRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED */
 
 #define MMF_EVENT_DISABLE_TIMING 2u /* hipEventDisableTiming, CU_EVENT_DISABLE_TIMING */

@@ -41,6 +41,19 @@ static mmf_status end(attempt *a)
     return a->code ? mmf_driver_fail(a->driver, a->code, a->call, a->ordinal) : MMF_OK;
 }
 
+/* Is the stream being captured? Of the default stream that cannot be asked while a stream that
+ * blocks it is: nothing may be put on it then either. */
+static bool is_captured(attempt *a, void *stream)
+{
+    int capturing = MMF_NOT_CAPTURING;
+    int code = a->driver->stream_is_capturing(stream, &capturing);
+    bool implicit = code == MMF_CAPTURE_IMPLICIT;
+    note(a, implicit ? 0 : code, MMF_CALL_CAPTURING);
+    if (implicit && a->driver->forget_error)
+        a->driver->forget_error();
+    return implicit || capturing != MMF_NOT_CAPTURING;
+}
+
 /* Memory that could not be given back at once. */
 typedef struct postponed {
     struct postponed *next;
@@ -130,14 +143,12 @@ mmf_status mmf_gpu_used(mmf_device_memory *memory, void *stream)
 mmf_status mmf_gpu_order(mmf_device device, void *before, void *after)
 {
     attempt a;
-    int first = MMF_NOT_CAPTURING, second = MMF_NOT_CAPTURING;
     mmf_device_memory mark = {.device = device};
     mmf_status status = begin(device, &a);
     if (status)
         return status;
-    if (note(&a, a.driver->stream_is_capturing(before, &first), MMF_CALL_CAPTURING))
-        note(&a, a.driver->stream_is_capturing(after, &second), MMF_CALL_CAPTURING);
-    if (first == MMF_NOT_CAPTURING && second == MMF_NOT_CAPTURING && !a.code &&
+    bool captured = is_captured(&a, before) || is_captured(&a, after);
+    if (!captured && !a.code &&
         note(&a, a.driver->event_create(&mark.ready, MMF_EVENT_DISABLE_TIMING), MMF_CALL_EVENT)) {
         if (note(&a, a.driver->event_record(mark.ready, before), MMF_CALL_RECORD))
             note(&a, a.driver->stream_wait_event(after, mark.ready, 0), MMF_CALL_WAIT);
@@ -168,18 +179,14 @@ mmf_status mmf_gpu_copy(mmf_device_memory *to, mmf_device_memory *from, size_t b
 static bool free_now(const mmf_device_memory *memory)
 {
     attempt a;
-    int capturing = MMF_NOT_CAPTURING;
     if (begin(memory->device, &a))
         return true; /* after a fork, for one: the parent's memory */
-    bool may =
-        a.driver->stream_is_capturing(NULL, &capturing) == 0 && capturing == MMF_NOT_CAPTURING;
+    bool may = !is_captured(&a, NULL) && !a.code;
     if (may && memory->data &&
         note(&a, a.driver->stream_wait_event(NULL, memory->ready, 0), MMF_CALL_WAIT))
         note(&a, a.driver->free_async(memory->data, NULL), MMF_CALL_FREE);
     if (may)
         note(&a, a.driver->event_destroy(memory->ready), MMF_CALL_DESTROY);
-    else if (a.driver->forget_error)
-        a.driver->forget_error();
     end(&a); /* nobody is there to take an error; it is cleared */
     return may;
 }

@@ -200,8 +200,9 @@ def matmul_fused(
     out_dtype: dtype of the result: a name, a NumPy, torch or JAX dtype. Default: that of out, else of A.
     allow_tf32: let devices round float32 inputs to 11 bits; the CPU never does.
     stream: for GPU arrays: the handle of a stream as an int, or an object with `__cuda_stream__`. None: the current
-        stream of A's library (torch, CuPy), else the default stream. The call returns before the GPU is done; arrays
-        of other libraries must live until then if the stream is not their own. On the CPU only None.
+        stream of A's library (torch, CuPy), else the default stream. It waits for the streams of the operands'
+        libraries, as far as they have one. The call returns before the GPU is done; arrays of libraries that are not
+        torch or CuPy must live until then if the stream is not their own. On the CPU only None.
 
     Raises TypeError (an operand that is no array, a dtype, operands of different dtypes), ValueError (shapes, strides,
     overlap, an unknown activation, beta without C, an operand that requires grad), BufferError (a DLPack producer broke

@@ -11,10 +11,12 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { DEVICES = 2, LOG_SIZE = 1 << 20, NAME = 64 };
 
@@ -42,8 +44,10 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local context *stack[16];
 static _Thread_local int depth;
 static int initialised;
+static char gate[NAME]; /* a function that waits; "": none */
+static atomic_bool gate_closed;
 
-/* --- log and faults --- */
+/* --- log, faults, a gate --- */
 
 const char *stub_log(void)
 {
@@ -61,6 +65,14 @@ void stub_fail_next(const char *name, int code, int skip)
     snprintf(fail_name, sizeof fail_name, "%s", name);
     fail_code = code;
     fail_skip = skip;
+}
+
+/* Let calls of a function wait until it is called for "". */
+void stub_close_gate(const char *name)
+{
+    if (*name)
+        snprintf(gate, sizeof gate, "%s", name);
+    atomic_store(&gate_closed, *name != 0);
 }
 
 int stub_enter(const char *name, const char *format, ...)
@@ -81,6 +93,8 @@ int stub_enter(const char *name, const char *format, ...)
         fail_name[0] = 0;
     }
     pthread_mutex_unlock(&mutex);
+    while (atomic_load(&gate_closed) && strcmp(name, gate) == 0)
+        usleep(1000);
     if (!code && !initialised && strcmp(name, "cuInit"))
         code = STUB_NOT_INITIALIZED;
     return code;
