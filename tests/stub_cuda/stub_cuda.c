@@ -353,9 +353,12 @@ int cuModuleLoadData(void **out, const void *image)
     if (code)
         return code;
     module *m = malloc(sizeof *m);
-    if (!m)
+    char *copy = m ? strdup(image) : NULL;
+    if (!copy) {
+        free(m);
         return STUB_OUT_OF_MEMORY;
-    *m = (module){current(), strdup(image)};
+    }
+    *m = (module){current(), copy};
     *out = m;
     return 0;
 }
@@ -467,6 +470,7 @@ int cuEventDestroy_v2(void *e)
 {
     int code = enter("cuEventDestroy", "()");
     ((event *)e)->destroyed = 1; /* kept, so that a later use is seen */
+    stub_kept_events++;
     return code;
 }
 

@@ -21,6 +21,9 @@ enum { /* CUresult */
        STUB_CAPTURE_ISOLATION = 905,
 };
 
+/* Events that were destroyed: their memory is kept. */
+extern _Atomic int stub_kept_events;
+
 /* Name or text of a code; INVALID_VALUE for an unknown one. */
 int stub_error(int code, const char **out, int text);
 
