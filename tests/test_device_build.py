@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import hipsim.build
 import matmul_fused as mf
+import stub_cuda
+from hipsim.abi import fetch
 from matmul_fused import __main__ as cli
 from support import python
 from test_device_objects import ROOT, ROWS
@@ -21,6 +24,7 @@ from test_device_objects import ROOT, ROWS
 CMAKE = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 GENERATOR = ("-G", "Unix Makefiles")  # as a target it knows a single object
 OBJECTS = "device/device_objects.o"
+HIPSIM = Path(os.environ["MATMUL_FUSED_HIP_LIBRARY"])  # of conftest.py
 
 # Reads operands of the CPU, of the stand-in CUDA driver and of the simulated AMD GPU, as far as the build has code.
 CALLS = """
@@ -74,33 +78,40 @@ def objects(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory):
-    """Configure with these settings and build; what CALLS finds there."""
-    import hipsim.build
-    import stub_cuda
+class Build:
+    """One build folder, and the package that its latest build made."""
 
-    folder, site = tmp_path_factory.mktemp("build"), tmp_path_factory.mktemp("site")
-    shutil.copytree(ROOT / "python" / "matmul_fused", site / "matmul_fused")
-    libraries = {
-        "MATMUL_FUSED_CUDA_LIBRARY": str(stub_cuda.build()),
-        "MATMUL_FUSED_HIP_LIBRARY": os.environ["MATMUL_FUSED_HIP_LIBRARY"],
-        "HIPSIM_DEVICES": "gfx942,gfx1100",
-        "PYTHONPATH": os.pathsep.join([str(site), *filter(None, sys.path)]),
-    }
-    hipsim.build.build(Path(libraries["MATMUL_FUSED_HIP_LIBRARY"]).parent)
+    def __init__(self, folder):
+        self.folder, self.site = folder / "build", folder / "site"
+        shutil.copytree(ROOT / "python" / "matmul_fused", self.site / "matmul_fused")
 
-    def make(settings, **environment):
+    def run(self, code, devices="gfx942,gfx1100", **environment):
+        """What Python prints for this code, with the package and the stand-in drivers."""
+        environment = {
+            "MATMUL_FUSED_CUDA_LIBRARY": str(stub_cuda.build()),
+            "MATMUL_FUSED_HIP_LIBRARY": str(HIPSIM),
+            "HIPSIM_DEVICES": devices,
+            "PYTHONPATH": os.pathsep.join([str(self.site), *filter(None, sys.path)]),
+            **environment,
+        }
+        return python("-c", code, environment=environment).stdout
+
+    def make(self, settings, **environment):
+        """Configure with these settings and build; what CALLS finds."""
         settings = {"MMF_GPU_ARCHS": "gfx942;gfx1100;sm_80", "MMF_DEVICE_OBJECTS": "", "MMF_WERROR": "ON", **settings}
-        options = [f"-D{name}={value}" for name, value in settings.items()]
-        cmake("-S", ROOT, "-B", folder, *GENERATOR, f"-DPython_EXECUTABLE={sys.executable}", *options, **environment)
-        cmake("--build", folder, "--parallel", "2")
-        shutil.copy2(folder / "_core.abi3.so", site / "matmul_fused")
-        found = json.loads(python("-c", CALLS, environment=libraries).stdout)
-        assert found.pop("file").startswith(str(site))
+        options = [f"-DPython_EXECUTABLE={sys.executable}", *(f"-D{name}={value}" for name, value in settings.items())]
+        cmake("-S", ROOT, "-B", self.folder, *GENERATOR, *options, **environment)
+        cmake("--build", self.folder, "--parallel", "2")
+        shutil.copy2(self.folder / "_core.abi3.so", self.site / "matmul_fused")
+        found = json.loads(self.run(CALLS))
+        assert found.pop("file").startswith(str(self.site))
         return found
 
-    return make
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    hipsim.build.build(HIPSIM.parent)
+    return Build(tmp_path_factory.mktemp("variants"))
 
 
 def without_code(found, why):
@@ -114,18 +125,18 @@ def without_code(found, why):
 
 
 def test_no_targets(build):
-    without_code(build({"MMF_GPU_ARCHS": "none"}), "it was built with MMF_GPU_ARCHS=none")
+    without_code(build.make({"MMF_GPU_ARCHS": "none"}), "it was built with MMF_GPU_ARCHS=none")
 
 
 def test_no_device_compiler(build, tmp_path):
     """ziglang cannot be imported, as in a build without isolation on a machine that does not have it."""
     (tmp_path / "ziglang.py").write_text("raise ImportError('not installed')\n")
     why = "the build found no device compiler (PyPI's ziglang, or -DMMF_DEVICE_CLANG=clang)"
-    without_code(build({}, PYTHONPATH=str(tmp_path)), why)
+    without_code(build.make({}, PYTHONPATH=str(tmp_path)), why)
 
 
 def test_ready_objects_of_some_targets(build, objects):
-    found = build({"MMF_GPU_ARCHS": "gfx942;sm_90a", "MMF_DEVICE_OBJECTS": objects})
+    found = build.make({"MMF_GPU_ARCHS": "gfx942;sm_90a", "MMF_DEVICE_OBJECTS": objects})
     assert found["code"] == "gfx942, sm_90a"
     assert found["objects"] == ["gfx942", "sm_90a"]
     assert found["cuda"] == found["gfx942"] == "right"
@@ -145,6 +156,108 @@ def test_ready_objects_of_some_targets(build, objects):
 def test_settings_that_cannot_be(tmp_path, settings, why):
     options = [f"-D{name}={value}" for name, value in {"MMF_BUILD_EXTENSION": "OFF", **settings}.items()]
     cmake("-S", ROOT, "-B", tmp_path, f"-DPython_EXECUTABLE={sys.executable}", *options, wrong=why)
+
+
+# hipRTC, for an AMD GPU that the build has no code for
+
+ON_GFX90A = """
+import hipsim, matmul_fused as mf
+from support import check, draw
+dev = hipsim.Device("gfx90a")
+print(dict(mf.info().devices)["rocm:0"].rpartition("; ")[2])
+for dtype in ("float32", "float64", "float16", "bfloat16"):
+    A, B, bias = draw((70, 33), dtype), draw((33, 65), dtype), draw(65, dtype)
+    y = mf.matmul_fused(dev.array(A), dev.array(B), dev.array(bias), "gelu")
+    check(dev.to_numpy(y), A, B, bias, activation="gelu")
+print(dev.assert_clean().counters["launches"], hipsim.calls("hipModuleLoadData"))
+"""
+FAILS = """
+import hipsim, matmul_fused as mf
+from support import draw
+x = hipsim.Device("gfx90a").array(draw((4, 4)))
+for _ in range(2):
+    try:
+        mf.matmul_fused(x, x)
+    except mf.DeviceError as error:
+        print(error)
+"""
+FAILING_HIPRTC = """
+#include <string.h>
+int hiprtcCreateProgram(void **p, const char *source, const char *name, int count, void *headers, void *names)
+{
+    *p = p;
+    return !strstr(source, "MMF_KERNEL");
+}
+int hiprtcCompileProgram(void *p, int count, const char **options)
+{
+    return strcmp(options[0], "--offload-arch=gfx90a") ? 1 : 6;
+}
+int hiprtcGetCodeSize(void *p, size_t *size) { return 1; }
+int hiprtcGetCode(void *p, char *code) { return 1; }
+int hiprtcGetProgramLogSize(void *p, size_t *size) { *size = 3000; return 0; }
+int hiprtcGetProgramLog(void *p, char *log)
+{
+    memset(log, '.', 2990);
+    strcpy(log + 2990, "log's end");
+    return 0;
+}
+int hiprtcDestroyProgram(void **p) { *p = 0; return 0; }
+const char *hiprtcGetErrorString(int code) { return code == 6 ? "HIPRTC_ERROR_COMPILATION" : "?"; }
+"""
+
+# Debian's ROCm 5.2: the runtime with hipRTC in it, the compiler behind that, and what they need
+ROCM = (*fetch.RUNTIME, "libhiprtc-builtins5", "rocm-device-libs", "libclang-cpp15", "libelf1", "libz3-4", "libedit2")
+ROCM += ("libbsd0", "libmd0", "libxml2", "libdrm2", "libdrm-amdgpu1")
+
+
+@pytest.fixture(scope="module")
+def rocm():
+    try:
+        folder = fetch._debian(ROCM, HIPSIM.parent / "abi" / "hiprtc-5.2")
+    except fetch.Unreachable as reason:
+        pytest.skip(f"cannot be fetched: {reason}")
+    return folder / "usr" / "lib" / "x86_64-linux-gnu"
+
+
+@pytest.fixture
+def without_gfx90a(build, objects, tmp_path):
+    """A build without code for gfx90a, and a folder where the simulated runtime finds a hipRTC beside it."""
+    build.make({"MMF_GPU_ARCHS": "gfx942", "MMF_DEVICE_OBJECTS": objects})
+    (tmp_path / HIPSIM.name).symlink_to(HIPSIM)
+    return build, tmp_path
+
+
+def test_hiprtc_compiles_the_generic_kernel(without_gfx90a, rocm):
+    """Debian's hipRTC (ROCm 5.2, LLVM 15): what it makes of the embedded text runs on the simulated GPU."""
+    build, folder = without_gfx90a
+    (folder / "libhiprtc.so.5").symlink_to(rocm / "libamdhip64.so.5")  # of which hipRTC was a part then
+    library = {"MATMUL_FUSED_HIP_LIBRARY": str(folder / HIPSIM.name), "LD_LIBRARY_PATH": str(rocm)}
+    lines = build.run(ON_GFX90A, "gfx90a", **library).splitlines()
+    assert lines == ["generic kernel only, compiled by hipRTC on first use", "4 4"]
+
+
+def test_hiprtc_that_fails(without_gfx90a):
+    build, folder = without_gfx90a
+    (folder / "hiprtc.c").write_text(FAILING_HIPRTC)
+    compiler = next(filter(shutil.which, (os.environ.get("CC", "gcc"), "gcc", "cc", "clang")))
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libhiprtc.so.9", folder / "hiprtc.c"], check=True)
+    lines = build.run(FAILS, "gfx90a", MATMUL_FUSED_HIP_LIBRARY=str(folder / HIPSIM.name)).splitlines()
+    assert lines[0] == "hipRTC did not compile the generic kernel for gfx90a: HIPRTC_ERROR_COMPILATION"
+    assert lines[1].endswith("...log's end")
+    assert len(lines[1]) == 1000
+    assert lines[2:] == lines[:2]  # tried again
+
+
+def test_the_real_runtime_finds_no_gpu(rocm):
+    """Debian's HIP runtime on a machine without a device, in our words."""
+    if os.path.exists("/dev/kfd"):
+        pytest.skip("this machine has an AMD GPU")
+    library = rocm / "libamdhip64.so.5"
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {"MATMUL_FUSED_HIP_LIBRARY": str(library), "LD_LIBRARY_PATH": str(rocm), "PYTHONPATH": path}
+    code = "import matmul_fused as mf; print(dict(mf.info().backends)['AMD GPUs'])"
+    said = python("-c", code, environment=environment).stdout
+    assert said == f"off: {library} finds no AMD GPU (hipInit: hipErrorInvalidDevice)\n"
 
 
 # What a change makes anew

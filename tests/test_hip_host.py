@@ -89,6 +89,53 @@ def test_info_shows_the_parts():
     assert "gfx1100, 48 compute units, wave 32" in dict(info.devices)["rocm:2"]
 
 
+STRIDE_1 = "needs A and B each with stride 1 along one matrix axis, and along the other a stride that keeps rows apart"
+CHOICES = {  # of docs/gpu.md: shapes of A and B, dtype, other arguments -> why gemm_mfma refuses; "": it takes the call
+    "plain": ((40, 64), (64, 32), "bfloat16", {}, ""),
+    "float16": ((40, 64), (64, 32), "float16", {"activation": "gelu"}, ""),
+    "batches": ((3, 1, 40, 64), (2, 64, 32), "bfloat16", {}, ""),
+    "preactivation": ((40, 64), (64, 32), "bfloat16", {"preactivation": (40, 32)}, ""),
+    "C and multiply": ((40, 64), (64, 32), "bfloat16", {"C": (40, 32), "multiply": (40, 1)}, ""),
+    "out_dtype": ((40, 64), (64, 32), "bfloat16", {"out_dtype": "float64"}, ""),
+    "gate": ((40, 64), (64, 32), "bfloat16", {"activation": "swiglu"}, ""),
+    "interleaved gate": (
+        (40, 64),
+        (64, 32),
+        "bfloat16",
+        {"activation": "geglu", "gate_layout": "interleaved"},
+        STRIDE_1,
+    ),
+    "float32": ((40, 64), (64, 32), "float32", {}, "takes float16 and bfloat16 only"),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_explain_says_which_kernel_and_why(dev, name):
+    *shapes, dtype, others, why = CHOICES[name]
+    a, w = (dev.array(draw(shape, dtype)) for shape in shapes)
+    others = {
+        key: dev.array(draw(value, dtype)) if isinstance(value, tuple) else value for key, value in others.items()
+    }
+    found = mf.explain(a, w, **others)
+    refused = dict(found.refused).get("gemm_mfma", "")
+    assert (found.kernel, refused[: len(why)]) == ("gemm_simt" if why else "gemm_mfma", why)
+    assert bool(refused) == bool(why)
+
+
+def test_explain_on_a_part_without_matrix_kernels():
+    dev = hipsim.Device("gfx1100")
+    found = mf.explain(dev.array(draw((8, 8), "bfloat16")), dev.array(draw((8, 8), "bfloat16")))
+    assert found.kernel == "gemm_simt"
+    assert dict(found.refused)["gemm_mfma"] == "this build has none for this GPU"
+
+
+def test_prepack_is_refused_as_documented(dev):
+    text = "B is on rocm:0; prepack works on the CPU only in this version"
+    with pytest.raises(NotImplementedError, match=f"^{text}$"):
+        mf.prepack(dev.array(B))
+    assert f"`NotImplementedError: {text}`" in (Path(__file__).parents[1] / "docs/gpu.md").read_text()
+
+
 def test_a_machine_without_a_gpu():
     code = """
 print(dict(mf.info().backends)["AMD GPUs"])

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import stub_cuda
+from gpu_support import PATHS
 from support import ISOLATED, KERNELS, python
 
 SOURCES = Path(__file__).parent / "c"
@@ -42,6 +44,14 @@ def test_no_memory(preloaded, how, allocator):
     environment = {**preloaded("failing_malloc"), "PYTHONMALLOC": allocator}
     done = python("-W", "error", ISOLATED / "no_memory.py", how, environment=environment)
     assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+@pytest.mark.parametrize("allocator", ["malloc", "pymalloc"])
+def test_no_memory_for_a_gpu_call(preloaded, allocator):
+    environment = {**preloaded("failing_malloc"), "PYTHONMALLOC": allocator}
+    environment |= {"MATMUL_FUSED_CUDA_LIBRARY": str(stub_cuda.build()), "PYTHONPATH": PATHS}
+    done = python("-W", "error", ISOLATED / "no_gpu_memory.py", environment=environment)
+    assert done.stdout == "done\n"
 
 
 @pytest.mark.parametrize("kernel", KERNELS[:-1])  # the reference takes no memory

@@ -272,9 +272,12 @@ int cuModuleLoadData(void **out, const void *image)
     if (code)
         return code;
     module *m = malloc(sizeof *m);
-    if (!m)
+    char *copy = m ? strdup(image) : NULL;
+    if (!copy) {
+        free(m);
         return STUB_OUT_OF_MEMORY;
-    *m = (module){stub_current(), strdup(image)};
+    }
+    *m = (module){stub_current(), copy};
     *out = m;
     return 0;
 }
@@ -355,6 +358,7 @@ int cuEventDestroy_v2(void *e)
 {
     int code = stub_enter("cuEventDestroy", "()");
     ((event *)e)->destroyed = 1; /* kept, so that a later use is seen */
+    stub_kept_events++;
     return code;
 }
 

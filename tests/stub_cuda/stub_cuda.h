@@ -44,6 +44,9 @@ int stub_uncaptured(const stream *s);
 /* The device whose memory holds an address, or -1. */
 int stub_device_of(const void *address);
 
+/* Events that were destroyed: their memory is kept. */
+extern _Atomic int stub_kept_events;
+
 /* Name or text of a code; INVALID_VALUE for an unknown one. */
 int stub_error(int code, const char **out, int text);
 

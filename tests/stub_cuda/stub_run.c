@@ -17,6 +17,8 @@ static const struct {
 #undef MMF_GPU_KERNEL
 };
 
+_Atomic int stub_kept_events;
+
 static const struct {
     int code;
     const char *name, *text;
