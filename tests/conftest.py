@@ -120,9 +120,9 @@ def pytest_report_header(config: Any) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Tests that need a real GPU are not part of other runs."""
-    real = config.getoption("device").startswith("cuda")
-    return True if collection_path.name == "test_cuda.py" and not real else None
+    """Tests that need a real GPU, or a simulated one, are not part of other runs."""
+    needs = {"test_cuda.py": "cuda", "test_mutants.py": "hip"}.get(collection_path.name, "")
+    return None if config.getoption("device").startswith(needs) else True
 
 
 @pytest.hookimpl(trylast=True)
