@@ -92,10 +92,11 @@ def _choose_device(device: str) -> str:
         import stub_cuda
 
         stub_cuda.build()
-    if kind == "hip" and not made:
-        import hipsim.build
+    if kind == "hip":
+        import hipsim.build  # finds the disassembler, too
 
-        hipsim.build.build(HIPSIM.parent, werror=bool(os.environ.get("CI")))
+        if not made:
+            hipsim.build.build(HIPSIM.parent, werror=bool(os.environ.get("CI")))
     return {"cpu": "cpu", "stub": "cuda:0", "hip": "rocm:0"}.get(kind, f"{kind}:{rest or 0}")
 
 
@@ -120,9 +121,9 @@ def pytest_report_header(config: Any) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Tests that need a real GPU are not part of other runs."""
-    real = config.getoption("device").startswith("cuda")
-    return True if collection_path.name == "test_cuda.py" and not real else None
+    """Tests that need a real GPU, or a simulated one, are not part of other runs."""
+    needs = {"test_cuda.py": "cuda", "test_mutants.py": "hip", "test_large.py": "hip"}.get(collection_path.name, "")
+    return None if config.getoption("device").startswith(needs) else True
 
 
 @pytest.hookimpl(trylast=True)

@@ -20,18 +20,19 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 ISOLATED = Path(__file__).parent / "isolated"
 
 
-def runs(kernel):
-    x = np.ones((1, 1), np.float32)
+def runs_on(kernel, *operands):
+    """Does a row of the kernel list take these operands?"""
     try:
         with force_kernel(kernel):
-            mf.explain(x, x)
+            mf.explain(*operands)
     except NotImplementedError:
         return False
     return True
 
 
 # Kernels that run on this CPU, best first; the reference, which does not read prepacked weights, is the last.
-KERNELS = tuple(filter(runs, _core.info()["kernels"]))
+ONE = np.ones((1, 1), np.float32)
+KERNELS = tuple(row for row in _core.info()["kernels"] if runs_on(row, ONE, ONE))
 
 
 def dtype_of(name):

@@ -96,6 +96,12 @@ def library() -> ctypes.CDLL:
     lib.hipsim_fault_waits.argtypes = [TEXT]
     lib.hipsim_calls.argtypes = [TEXT]
     lib.hipsim_calls.restype = ctypes.c_uint64
+    lib.hipsim_instructions.argtypes = [INT, TEXT]
+    lib.hipsim_instructions.restype = SIZE
+    lib.hipsim_instruction.argtypes = [INT, TEXT, SIZE, VOID]
+    lib.hipsim_instruction.restype = TEXT
+    lib.hipsim_executed.argtypes = [INT, TEXT, VOID]
+    lib.hipsim_patch.argtypes = [INT, TEXT, ctypes.c_uint64, ctypes.c_uint32, VOID]
     return lib
 
 

@@ -137,8 +137,8 @@ struct hipsim_sink {
     uint64_t limit; /* 0: 100 */
     struct hipsim_counters *counters;
     /* How often each instruction of the program executed, by index, in the low 32 bits; in the high
-     * ones, how often a wait had something to wait for. Counted with any check; NULL: not wanted.
-     */
+     * ones, how often a wait had a load or an LDS access to wait for. Counted with any check; NULL:
+     * not wanted. */
     uint64_t *executed;
 };
 

@@ -17,14 +17,33 @@ void waits_start(struct wave *w)
     c->entry_first = c->entry_count = 0;
 }
 
-static void wait_for(struct wave_checks *c, int counter, uint32_t left)
+/* Is a register among those that wait for the counter's accesses up to this one? Accesses to LDS
+ * count without one. Stores to memory do not: nothing in a kernel depends on their end. */
+static bool covers(const struct wave_checks *c, int counter, uint32_t upto)
 {
+    if (counter != COUNTER_VM && counter != COUNTER_VS)
+        return true;
+    for (unsigned i = 0; i < TRACKED_WORDS; i++) {
+        for (uint64_t bits = c->outstanding[i]; bits; bits &= bits - 1) {
+            const struct pending *p = &c->pending[64 * i + (unsigned)__builtin_ctzll(bits)];
+            if (p->counter == counter && p->token > c->done[counter] && p->token <= upto)
+                return true;
+        }
+    }
+    return false;
+}
+
+static void wait_for(struct wave *w, int counter, uint32_t left)
+{
+    struct wave_checks *c = w->checks;
     if (left >= c->issued[counter] - c->done[counter])
         return;
     if (left > 0 && c->last_disordered[counter] > c->done[counter])
         return; /* any of them may be among those left */
-    c->done[counter] = c->issued[counter] - left;
-    c->waited = true;
+    uint32_t upto = c->issued[counter] - left;
+    if (w->thread->launch->sink->executed)
+        c->waited |= covers(c, counter, upto);
+    c->done[counter] = upto;
 }
 
 static bool complete(const struct wave_checks *c, const struct pending *p)
@@ -93,7 +112,7 @@ void waits_before(struct wave *w, const struct op *o)
         for (int i = 0; i < COUNTERS; i++) {
             uint32_t left = (uint32_t)(o->parameter >> 8 * i & 255);
             if (left != 255)
-                wait_for(c, i, left);
+                wait_for(w, i, left);
         }
         return;
     }

@@ -249,12 +249,15 @@ static void run(const struct rt_dispatch *dispatch, struct rt_device *device)
                                    .dispatch_packet = device->packet->base,
                                    .seed = rt_random(UINT64_MAX),
                                    .checks = rt.checks,
-                                   .threads = rt.threads};
+                                   .threads = rt.threads,
+                                   .instruction_limit = rt.instruction_limit};
     memcpy(launch.grid, dispatch->grid, sizeof launch.grid);
     memcpy(launch.block, dispatch->block, sizeof launch.block);
     struct hipsim_memory memory = {.context = device, .find = rt_machine_find};
-    struct hipsim_sink sink = {
-        .context = device, .violation = rt_machine_violation, .counters = &device->counters};
+    struct hipsim_sink sink = {.context = device,
+                               .violation = rt_machine_violation,
+                               .counters = &device->counters,
+                               .executed = dispatch->kernel->executed};
     char sentence[256] = "";
     uint64_t before = device->counters.violations;
     enum hipsim_status status =

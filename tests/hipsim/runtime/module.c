@@ -14,6 +14,7 @@ static void destroy(struct rt_module *module)
         free(kernel->name);
         free(kernel->symbol);
         free(kernel->arguments);
+        free(kernel->executed);
     }
     for (size_t i = 0; i < module->symbol_count; i++)
         free(module->symbols[i].name);

@@ -75,6 +75,7 @@ struct rt_kernel {
     size_t argument_count, explicit_count;
     uint32_t explicit_end; /* bytes of the kernarg segment up to the last explicit argument */
     uint32_t static_lds, private_bytes, vgprs;
+    uint64_t *executed; /* of each instruction, if a mutation test counts; mutate.c */
 };
 
 struct rt_symbol {
@@ -311,7 +312,7 @@ struct rt_state {
     struct rt_device devices[RT_MAX_DEVICES];
     int version;
     uint32_t checks;
-    uint64_t seed, random;
+    uint64_t seed, random, instruction_limit;
     bool early; /* work runs as soon as it may, not at a synchronisation */
     int threads;
     uint64_t sequence;

@@ -4,6 +4,7 @@
  * - HIPSIM_SEED=7: order of streams, waves and workgroups (default 1)
  * - HIPSIM_ORDER=late: work runs at a synchronisation (default); early: as soon as it may
  * - HIPSIM_THREADS=2: host threads of a kernel (default: the processors)
+ * - HIPSIM_LIMIT=1000000: instructions of a wave, after which it is said to hang (default 2^40)
  * - HIPSIM_HIP_VERSION=60443484: of hipRuntimeGetVersion; some answers depend on it (default 7.2)
  * - HIPSIM_LLVM=PATH: the library with LLVM's disassembler */
 #include "rt.h"
@@ -81,6 +82,11 @@ static bool set_threads(const char *value)
     return true;
 }
 
+static bool set_limit(const char *value)
+{
+    return parse_number("HIPSIM_LIMIT", value, &rt.instruction_limit);
+}
+
 static bool set_version(const char *value)
 {
     uint64_t number;
@@ -100,9 +106,13 @@ static const struct {
     const char *name, *variable;
     bool (*set)(const char *value);
 } settings[] = {
-    {"devices", "HIPSIM_DEVICES", set_devices}, {"checks", "HIPSIM_CHECK", set_checks},
-    {"seed", "HIPSIM_SEED", set_seed},          {"order", "HIPSIM_ORDER", set_order},
-    {"threads", "HIPSIM_THREADS", set_threads}, {"version", "HIPSIM_HIP_VERSION", set_version},
+    {"devices", "HIPSIM_DEVICES", set_devices},
+    {"checks", "HIPSIM_CHECK", set_checks},
+    {"seed", "HIPSIM_SEED", set_seed},
+    {"order", "HIPSIM_ORDER", set_order},
+    {"threads", "HIPSIM_THREADS", set_threads},
+    {"limit", "HIPSIM_LIMIT", set_limit},
+    {"version", "HIPSIM_HIP_VERSION", set_version},
     {"llvm", "HIPSIM_LLVM", set_llvm},
 };
 

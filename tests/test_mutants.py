@@ -1,0 +1,191 @@
+"""The checks of the simulated GPU, proved on the kernels that ship: mutants of their machine code must be seen.
+
+Every wait, barrier and guard of a kernel is mutated in turn, and calls that execute it run through the whole extension.
+A mutant is seen if a check is violated, the device faults, or the result is wrong. Not counted is a wait that never had
+a load or an access to LDS to wait for, in no call: it was idle, or waited for stores, on whose end nothing depends.
+Sites, those executed, those counted, and how they were seen go to build/reports/hip-PART/mutants.json, those that were
+not seen to mutants_unseen.json.
+
+One kernel of each family, drawn by the seed, and its waits and barriers; with --full every kernel, with guards, waits
+that are weaker by one, and shorter s_nop.
+"""
+
+import collections
+import functools
+import gc
+import os
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+import hipsim
+import matmul_fused as mf
+from hipsim.mutants import Kernel, kernel_names
+from matmul_fused.testing import Case, force_kernel, gpu_sample, run_case
+from matmul_fused.testing.devices import DeviceTransfer
+from matmul_fused.testing.inputs import make_inputs
+from matmul_fused.testing.run import call_arguments
+
+PART = os.environ["MMF_TEST_SIMULATED"]
+DEFINITIONS = Path(__file__).resolve().parents[1] / "csrc/gpu/kernels/kernels.def"
+LIMIT = 2_000_000  # instructions of a wave
+TRIES = 6  # calls on which a mutant is tried
+LEAST = 0.97  # of the waits that had something to wait for
+# Barriers that are not needed: find_matrices writes what is read after the first barrier of the band loop.
+REDUNDANT_BARRIERS = {"gemm_mfma": 1}
+
+pytestmark = pytest.mark.device
+
+
+def pytest_generate_tests(metafunc):
+    config = metafunc.config
+    names = kernel_names(DEFINITIONS.read_text(), PART)
+    if not config.getoption("full"):
+        families = collections.defaultdict(list)
+        for name, (family, *_) in names.items():
+            families[family].append(name)
+        rng = random.Random(f"{config.mmf_seed} {PART}")
+        names = {name: names[name] for members in families.values() for name in rng.sample(members, 1)}
+    metafunc.parametrize(("name", "what"), names.items(), ids=names)
+
+
+@functools.cache
+def transfer():
+    return DeviceTransfer("rocm:0")
+
+
+@pytest.fixture
+def limited():
+    hipsim.configure(limit=LIMIT)
+    yield hipsim.Device(0)
+    hipsim.configure(limit=0)
+    gc.collect()
+
+
+class Call:
+    """A case on the device, ready to run again and again."""
+
+    def __init__(self, case, seed, row):
+        self.case, self.seed, self.row = case, seed, row
+        self.arguments, self.arrays = call_arguments(make_inputs(case, seed), transfer(), mf)
+        self.cost = 0
+
+    def launch(self):
+        with force_kernel(self.row):
+            result = mf.matmul_fused(**self.arguments)
+        transfer().device.synchronize()
+        return result
+
+    def flaw(self, device, judged):
+        """What is wrong with the call, or None. judged: the results count too."""
+        said = None
+        try:
+            if judged:
+                run_case(self.case, self.seed, kernel=self.row, xp=transfer())
+            else:
+                self.launch()
+        except AssertionError:
+            said = "wrong result"
+        except (RuntimeError, mf.DeviceError):
+            said = "fault"
+        violations = device.report().violations
+        return violations[0].kind if violations else said
+
+
+def load(name, what):
+    """The kernel, once a call has loaded it."""
+    family, operands, layout = what
+    case = Case(16, 16, 16, dtype=operands, layout="NN" if layout == "ANY" else layout)
+    run_case(case, 0, kernel=f"gemm_{family}", xp=transfer())
+    return Kernel(0, name)
+
+
+def calls_of(kernel, what, seed):
+    """Calls that reach the kernel, and what each executes: (call, executed, waited)."""
+    family, operands, layout = what
+    row = f"gemm_{family}"
+    cases = [case for case in gpu_sample(row, seed) if case.dtype == operands and layout in ("ANY", case.layout)]
+    cases = [case for case in cases if case.values != "special" and case.flops < 20_000_000]
+    kernel.executed()
+    calls = []
+    for case in cases:
+        call = Call(case, seed, row)
+        try:
+            call.launch()
+        except NotImplementedError:  # strides that the row does not take
+            continue
+        executed, waited = kernel.executed()
+        call.cost = int(executed.sum())
+        if call.cost:
+            calls.append((call, executed, waited))
+    return sorted(calls, key=lambda entry: entry[0].cost)
+
+
+def try_mutant(device, kernel, mutant, calls):
+    """How the mutant was seen, or None."""
+    with kernel.mutated(mutant):
+        for call in calls:
+            flaw = call.flaw(device, judged=False)
+            if flaw is None and not mutant.kind.startswith("wait"):
+                flaw = call.flaw(device, judged=True)
+            if flaw:
+                return flaw
+    return None
+
+
+def numbers(text):
+    return [int(number, 0) for number in re.findall(r"0x[0-9a-f]+|\d+", text)]
+
+
+def test_mutants_are_what_they_say(name, what):
+    """A weakened wait has one count that is higher by one; what else is changed no longer waits, meets or guards."""
+    kernel = load(name, what)
+    for mutant in {(mutant.kind, mutant.site.text): mutant for mutant in kernel.mutants()}.values():
+        with kernel.mutated(mutant):
+            text = kernel.instruction(mutant.site.index).text
+        if mutant.kind == "wait weakened":
+            before, after = numbers(mutant.site.text), numbers(text)
+            if len(before) == len(after):  # a wait for two counters may be written as that for one
+                assert sum(after) - sum(before) in (1, 0x100), (mutant, text)
+        else:
+            assert re.match("s_mov_b" if "s_and_saveexec" in mutant.site.text else "s_nop", text), (mutant, text)
+    assert Kernel(0, name).instructions == kernel.instructions
+
+
+@pytest.mark.timeout(3600)
+def test_mutants_are_seen(name, what, sweep_seed, full_run, accounts, limited):
+    kernel = load(name, what)
+    calls = calls_of(kernel, what, sweep_seed)
+    counts = collections.Counter()
+    unseen = []
+    for mutant in kernel.mutants():
+        if not full_run and mutant.kind not in ("wait dropped", "barrier dropped"):
+            continue
+        index, wait = mutant.site.index, mutant.kind.startswith("wait")
+        counts[mutant.kind, "sites"] += 1
+        reach = [entry for entry in calls if entry[1][index]]
+        counts[mutant.kind, "executed"] += bool(reach)
+        times = {call: int((waited if wait else executed)[index]) for call, executed, waited in reach}
+        useful = [call for call in times if times[call]]
+        if not useful:
+            continue
+        # the cheapest, and those in which it matters most often
+        useful = [*useful[:TRIES], *sorted(useful[TRIES:], key=times.get, reverse=True)[:TRIES]]
+        counts[mutant.kind, "counted"] += 1
+        flaw = try_mutant(limited, kernel, mutant, useful)
+        counts[mutant.kind, flaw or "unseen"] += 1
+        if flaw is None:
+            row = {"kernel": name, "mutant": str(mutant), "times": sum(times.values()), "calls": len(reach)}
+            unseen.append(row | {"guards": kernel.guarded(mutant.site)} if "guard" in mutant.kind else row)
+    for kind in sorted({kind for kind, _ in counts}):
+        row = {what: count for (of, what), count in sorted(counts.items()) if of == kind}
+        accounts.record("mutants", {"kernel": name, "kind": kind, **row})
+        accounts.say("mutants", f"{name}: {kind}: {row}")
+    accounts.reports.setdefault("mutants_unseen", []).extend(unseen)
+    counted, missed = counts["wait dropped", "counted"], counts["wait dropped", "unseen"]
+    assert counted > 50
+    assert counted - missed >= LEAST * counted, unseen
+    assert 0 < counts["barrier dropped", "counted"] == counts["barrier dropped", "sites"]
+    assert counts["barrier dropped", "unseen"] <= REDUNDANT_BARRIERS.get(f"gemm_{what[0]}", 0), unseen
