@@ -216,11 +216,9 @@ void mmf_call_end(mmf_call *call)
 {
     if (call->known)
         mmf_known_release(call->known);
-    for (; call->imports; call->imports--) {
-        mmf_import *import = &call->import[call->imports - 1];
+    for (mmf_import *import = call->import + call->imports; import-- > call->import;)
         if (import->versioned || import->legacy)
             mmf_import_release(import);
-    }
 }
 
 /* Below this many operations the GIL costs more than it frees; a launch may wait for a full queue.

@@ -69,7 +69,7 @@ static uint64_t hash_of(const mmf_request *r)
     uint64_t hash = (uint64_t)a->shape[0] * UINT64_C(0x9e3779b97f4a7c15);
     hash ^= (uint64_t)a->shape[a->ndim - 1] * UINT64_C(0xbf58476d1ce4e5b9);
     hash ^= (uint64_t)b->shape[b->ndim - 1] * UINT64_C(0x94d049bb133111eb);
-    hash ^= (uint64_t)(b->strides[0] + ((int64_t)a->dtype << 32)) * UINT64_C(0xd6e8feb86659fd93);
+    hash ^= ((uint64_t)b->strides[0] + ((uint64_t)a->dtype << 32)) * UINT64_C(0xd6e8feb86659fd93);
     hash ^= (uint64_t)((int)r->activation + 64 * (r->out != NULL) + 128 * (r->bias != NULL)) *
             UINT64_C(0xff51afd7ed558ccd);
     return hash | 1;
