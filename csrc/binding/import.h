@@ -87,7 +87,7 @@ static inline bool mmf_take_usual(mmf_tensor *tensor, uintptr_t data, int ndim,
     uint64_t bits = data & (uint64_t)(size - 1);
     bits |= (uint64_t)(stride0 | stride1) & ((UINT64_C(1) << shift) - 1);
     bits <<= 32; /* a length of 0, or below, sets the highest bits */
-    bits |= (uint64_t)(shape0 - 1) | (uint64_t)(shape1 - 1);
+    bits |= ((uint64_t)shape0 - 1) | ((uint64_t)shape1 - 1);
     bits |= (uint64_t)(step0 ^ step0 >> 63) | (uint64_t)(step1 ^ step1 >> 63);
     tensor->data = (void *)data;
     tensor->ndim = ndim;

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from sanitize import planted, toolchain
 
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--capture=sys")
-ADDRESS_TESTS = ("dlpack", "errors", "aliasing", "overlap", "prepack", "array")
+ADDRESS_TESTS = ("dlpack", "errors", "aliasing", "overlap", "prepack", "array", "plan_cache")
 LIFETIME = "leave_the_cache or keeps_its_module or immutable or outlives or pickled or damaged or live_objects"
 C_CASES = {"address": "600", "thread": "100"}  # random problems of the C tests; most of them take one thread
 THREADS = "share_one_weight or changes_while or do_not_mix or belong_to_their or forced_kernel_is_the or forked"
