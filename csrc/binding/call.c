@@ -8,7 +8,6 @@
 #include "binding/output.h"
 #include "binding/packed.h"
 #include "binding/scalars.h"
-#include "plan/plan.h"
 
 enum { /* positions in the signature */
        ARG_A,
@@ -170,6 +169,8 @@ mmf_status mmf_call_begin(mmf_state *state, const char *function, PyObject *cons
     const mmf_signature signature = {function, 2, 4, ARG_COUNT, signature_names};
     PyObject *values[ARG_COUNT];
     call->request = (mmf_request){0};
+    call->prepared = &call->own;
+    call->known = NULL;
     call->imports = 0;
     call->out = NULL;
     if (mmf_parse_arguments(state, &signature, arguments, count, keywords, values))
@@ -177,24 +178,47 @@ mmf_status mmf_call_begin(mmf_state *state, const char *function, PyObject *cons
     call->stream = (mmf_stream){.given = given(values[ARG_STREAM]) ? values[ARG_STREAM] : NULL,
                                 .a = call->import};
     mmf_status status = parse_scalars(state, values, &call->request);
-    if (!status)
-        status = import_operands(state, values, call);
-    if (!status)
-        status = mmf_problem_make(&call->request, &call->problem, &call->result);
+    return status ? status : import_operands(state, values, call);
+}
+
+mmf_status mmf_call_make(mmf_state *state, mmf_call *call)
+{
+    mmf_prepared *own = &call->own;
+    mmf_status status = mmf_problem_make(&call->request, &own->problem, &own->result);
     if (!status)
         status = choose_device(state, call);
     if (!status)
-        mmf_problem_set_out(&call->problem, &call->request, &call->result);
+        mmf_problem_set_out(&own->problem, &call->request, &own->result);
+    return status;
+}
+
+/* A checked problem and a plan, those of an earlier call if there was one like this. */
+static mmf_status prepare(mmf_state *state, mmf_call *call)
+{
+    const mmf_request *request = &call->request;
+    bool kept = request->a->device.type == MMF_CPU && !call->stream.given;
+    mmf_status status = kept ? mmf_plan_recall(&state->plans, request, &call->known) : MMF_OK;
+    if (status)
+        return status;
+    if (call->known) {
+        call->prepared = mmf_known_call(call->known);
+        return MMF_OK;
+    }
+    status = mmf_call_make(state, call);
+    if (!status)
+        status = mmf_plan_choose(&call->own.problem, &call->own.plan);
+    if (!status && kept)
+        mmf_plan_remember(&state->plans, request, &call->own);
     return status;
 }
 
 void mmf_call_end(mmf_call *call)
 {
-    for (; call->imports; call->imports--) {
-        mmf_import *import = &call->import[call->imports - 1];
+    if (call->known)
+        mmf_known_release(call->known);
+    for (mmf_import *import = call->import + call->imports; import-- > call->import;)
         if (import->versioned || import->legacy)
             mmf_import_release(import);
-    }
 }
 
 /* Below this many operations the GIL costs more than it frees; a launch may wait for a full queue.
@@ -217,11 +241,14 @@ static mmf_status run(const mmf_plan *plan, const mmf_problem *problem)
  * owners of memory of it may have run some already. */
 static mmf_status prepare_output(mmf_state *state, mmf_call *call, mmf_output *output)
 {
-    bool on_gpu = call->problem.device.type != MMF_CPU;
+    mmf_prepared *prepared = call->prepared;
+    bool on_gpu = prepared->problem.device.type != MMF_CPU;
     mmf_status status = MMF_OK;
-    if (!call->out)
+    if (!call->out) {
         status =
-            mmf_output_new(state, &call->import[0], &call->result, call->stream.handle, output);
+            mmf_output_new(state, &call->import[0], &prepared->result, call->stream.handle, output);
+        prepared->problem.data[MMF_OUT] = prepared->result.data;
+    }
     if (!status && on_gpu)
         status = mmf_device_await(state, call, output->object);
     if (!status && (call->stream.ran_python || output->ran_python))
@@ -234,18 +261,17 @@ PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssiz
 {
     mmf_state *state = mmf_state_of(module);
     mmf_call call;
-    mmf_plan plan;
     mmf_output output = {0};
     PyObject *result = NULL;
     mmf_status status = mmf_call_begin(state, "matmul_fused", arguments, count, keywords, &call);
     if (!status)
-        status = mmf_plan_choose(&call.problem, &plan);
+        status = prepare(state, &call);
     if (!status)
         status = prepare_output(state, &call, &output);
     if (!status) {
-        call.problem.data[MMF_OUT] = call.result.data;
-        status = run(&plan, &call.problem);
-        if (!status && call.problem.device.type != MMF_CPU)
+        const mmf_problem *problem = &call.prepared->problem;
+        status = run(&call.prepared->plan, problem);
+        if (!status && problem->device.type != MMF_CPU)
             status = mmf_device_finish(state, &call, output.object);
     }
     if (status) {

@@ -68,7 +68,7 @@ mmf_status mmf_device_prepare(mmf_state *state, mmf_call *call)
     mmf_status status = mmf_device_begin(device);
     if (!status && !call->stream.known)
         status = mmf_stream_find(state, &call->stream, device);
-    call->problem.stream = call->stream.handle;
+    call->own.problem.stream = call->stream.handle;
     for (int i = 0; !status && i < call->imports; i++) {
         const mmf_import *import = &call->import[i];
         status = check_memory(import);

@@ -128,9 +128,7 @@ static mmf_status check_fields(const DLTensor *dl, const char *name, mmf_tensor 
     return mmf_check_memory(name, tensor);
 }
 
-/* mmf_view_dltensor() for a tensor that is not usual. */
-__attribute__((noinline)) static mmf_status view_unusual(const DLTensor *dl, const char *name,
-                                                         mmf_tensor *tensor)
+mmf_status mmf_view_unusual(const DLTensor *dl, const char *name, mmf_tensor *tensor)
 {
     if (dl->ndim < 0 || (dl->ndim > 0 && !dl->shape))
         return mmf_fail(MMF_BUFFER_ERROR, "%s: its DLPack tensor has %d axes and %s shape", name,
@@ -152,20 +150,6 @@ __attribute__((noinline)) static mmf_status view_unusual(const DLTensor *dl, con
         tensor->strides[i] = dl->strides ? dl->strides[i] : 0;
     }
     return check_fields(dl, name, tensor);
-}
-
-mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *tensor)
-{
-    const mmf_dtype dtype = mmf_dtype_from_dlpack(dl->dtype.code, dl->dtype.bits);
-    tensor->dtype = dtype;
-    tensor->device = (mmf_device){MMF_CPU, 0};
-    tensor->readonly = MMF_WRITABLE;
-    if (dtype != MMF_ABSENT && dl->dtype.lanes == 1 && dl->device.device_type == MMF_DL_CPU &&
-        dl->data && dl->shape && dl->strides &&
-        mmf_take_usual(tensor, (uintptr_t)dl->data + dl->byte_offset, dl->ndim, dl->shape,
-                       dl->strides, 0))
-        return MMF_OK;
-    return view_unusual(dl, name, tensor);
 }
 
 /* Is the memory held by the Python object alone, which may let go of it while Python runs? */

@@ -69,9 +69,6 @@ mmf_status mmf_check_torch_grad(mmf_state *state, const mmf_import *import); /* 
 mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import, bool *asked);
 mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import, struct mmf_stream *stream);
 
-/* Check a DLTensor and take its facts over. */
-mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *tensor);
-
 /* The refusal of a dtype, given its text. */
 mmf_status mmf_refuse_dtype(const char *name, const char *dtype);
 
@@ -90,13 +87,29 @@ static inline bool mmf_take_usual(mmf_tensor *tensor, uintptr_t data, int ndim,
     uint64_t bits = data & (uint64_t)(size - 1);
     bits |= (uint64_t)(stride0 | stride1) & ((UINT64_C(1) << shift) - 1);
     bits <<= 32; /* a length of 0, or below, sets the highest bits */
-    bits |= (uint64_t)(shape0 - 1) | (uint64_t)(shape1 - 1);
+    bits |= ((uint64_t)shape0 - 1) | ((uint64_t)shape1 - 1);
     bits |= (uint64_t)(step0 ^ step0 >> 63) | (uint64_t)(step1 ^ step1 >> 63);
     tensor->data = (void *)data;
     tensor->ndim = ndim;
     tensor->shape[0] = shape0, tensor->shape[last] = shape1;
     tensor->strides[0] = step0, tensor->strides[last] = step1;
     return bits >> 27 == 0;
+}
+
+/* Check a DLTensor and take its facts over; the second one asks nothing of it. */
+mmf_status mmf_view_unusual(const DLTensor *dl, const char *name, mmf_tensor *tensor);
+static inline mmf_status mmf_view_dltensor(const DLTensor *dl, const char *name, mmf_tensor *tensor)
+{
+    const mmf_dtype dtype = mmf_dtype_from_dlpack(dl->dtype.code, dl->dtype.bits);
+    tensor->dtype = dtype;
+    tensor->device = (mmf_device){MMF_CPU, 0};
+    tensor->readonly = MMF_WRITABLE;
+    if (dtype != MMF_ABSENT && dl->dtype.lanes == 1 && dl->device.device_type == MMF_DL_CPU &&
+        dl->data && dl->shape && dl->strides &&
+        mmf_take_usual(tensor, (uintptr_t)dl->data + dl->byte_offset, dl->ndim, dl->shape,
+                       dl->strides, 0))
+        return MMF_OK;
+    return mmf_view_unusual(dl, name, tensor);
 }
 
 /* Rank, strides and alignment: checks shared by every way of import. Strides of an empty tensor

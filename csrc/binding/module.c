@@ -135,6 +135,7 @@ static int clear(PyObject *module)
 static void free_module(void *module)
 {
     clear(module);
+    mmf_plan_cache_clear(&mmf_state_of(module)->plans);
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -28,14 +28,14 @@ static PyObject *refusals(const mmf_problem *problem, const mmf_kernel_row *chos
 
 static PyObject *problem_text(const mmf_call *call)
 {
-    const mmf_problem *p = &call->problem;
+    const mmf_problem *p = &call->own.problem;
     const mmf_activation_row *activation = mmf_activation_row_of((mmf_activation)p->activation);
     char shape[MMF_SHAPE_TEXT], device[24];
     return PyUnicode_FromFormat(
         "%s %s on %s, activation %s; as the kernel sees it: M=%lld N=%lld K=%lld, %d leading axes",
-        mmf_shape_text(call->result.ndim, call->result.shape, shape),
-        mmf_dtypes[call->result.dtype].name, mmf_device_name(p->device, device), activation->name,
-        (long long)p->m, (long long)p->n, (long long)p->k, (int)p->batch_ndim);
+        mmf_shape_text(call->own.result.ndim, call->own.result.shape, shape),
+        mmf_dtypes[call->own.result.dtype].name, mmf_device_name(p->device, device),
+        activation->name, (long long)p->m, (long long)p->n, (long long)p->k, (int)p->batch_ndim);
 }
 
 PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
@@ -47,18 +47,20 @@ PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t c
     PyObject *result = NULL;
     mmf_status status = mmf_call_begin(state, "explain", arguments, count, keywords, &call);
     if (!status)
-        status = mmf_plan_choose(&call.problem, &plan);
+        status = mmf_call_make(state, &call);
+    if (!status)
+        status = mmf_plan_choose(&call.own.problem, &plan);
     if (status) {
         mmf_raise(state, status);
     } else {
-        PyObject *refused = refusals(&call.problem, plan.row),
+        PyObject *refused = refusals(&call.own.problem, plan.row),
                  *problem = refused ? problem_text(&call) : NULL;
         if (problem)
             result = Py_BuildValue(
                 "{sOsss(iii)sisdsdsOsO}", "problem", problem, "kernel", plan.row->name, "tile",
                 plan.config.tile_m, plan.config.tile_n, plan.config.tile_k, "threads",
-                plan.config.threads, "flops", mmf_plan_flops(&call.problem), "seconds",
-                mmf_plan_seconds(&call.problem, &plan), "rows_independent_of_m",
+                plan.config.threads, "flops", mmf_plan_flops(&call.own.problem), "seconds",
+                mmf_plan_seconds(&call.own.problem, &plan), "rows_independent_of_m",
                 plan.row->rows_independent_of_m ? Py_True : Py_False, "refused", refused);
         Py_XDECREF(problem);
         Py_XDECREF(refused);

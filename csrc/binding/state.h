@@ -6,6 +6,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "plan/cache.h"
 #include "problem/activation.h"
 #include "problem/dlpack_abi.h"
 #include "problem/tensor.h"
@@ -82,6 +83,7 @@ typedef struct mmf_state {
     int bfloat16_number;
     mmf_type_facts types[MMF_TYPE_CACHE];
     int next_type;
+    mmf_plan_cache plans;
 } mmf_state;
 
 /* The state of a module, or of the module that a heap type belongs to. */

@@ -103,6 +103,11 @@ mmf_status mmf_plan_force(const char *name, const char **previous)
     return MMF_OK;
 }
 
+const mmf_kernel_row *mmf_plan_forced(void)
+{
+    return forced;
+}
+
 bool mmf_plan_accepts(const mmf_kernel_row *row, const mmf_problem *problem, char *reason)
 {
     const mmf_kernel_row *wanted = forced ? forced : only;

@@ -38,4 +38,7 @@ double mmf_plan_outputs(const mmf_problem *problem);
  * before, or NULL. */
 mmf_status mmf_plan_force(const char *name, const char **previous);
 
+/* The row that is forced on this thread, or NULL. */
+const mmf_kernel_row *mmf_plan_forced(void);
+
 #endif

@@ -19,9 +19,12 @@ typedef struct mmf_kernel_row {
     /* True, or false with a reason ("needs AVX2, which this CPU lacks") in reason[MMF_REASON_TEXT].
      */
     bool (*supports)(const mmf_problem *problem, char *reason);
+    /* A row of the CPU goes by anything but data[], in both: the answers are kept for calls with
+     * other pointers. */
     void (*configure)(const mmf_problem *problem, mmf_config *config);
-    /* Compute what configure() saw, data[MMF_OUT] being set now. Called without the GIL where that
-     * pays. Either writes all of out and returns MMF_OK, or writes nothing and returns an error. */
+    /* Compute the very problem that configure() saw, data[] being that of this call now. Called
+     * without the GIL where that pays. Either writes all of out and returns MMF_OK, or writes
+     * nothing and returns an error. */
     mmf_status (*run)(const mmf_problem *problem, const mmf_config *config);
     bool rows_independent_of_m; /* a row of the result has the same bits whatever M is */
     /* For the cost model: what one thread (at 2.5 to 3.5 GHz) or one compute unit sustains, 1e9
