@@ -50,6 +50,16 @@ def test_scalars_are_part_of_the_question():
             assert mf.matmul_fused(A, B, out_dtype=dtype).dtype == dtype
 
 
+def test_layouts_are_part_of_the_question():
+    for _ in range(CALLS):
+        for A in (numbers(4, 6), numbers(6, 4).T, numbers(8, 12)[::2, ::2], numbers(4, 6)[::-1]):
+            for bias in (numbers(16), numbers(32)[::2], numbers(16)[::-1]):
+                for out in (np.zeros((4, 16), np.float32), np.zeros((16, 4), np.float32).T):
+                    B = numbers(6, 16)
+                    mf.matmul_fused(A, B, bias, out=out)
+                    assert np.array_equal(out, reference(A, B, bias))
+
+
 def test_forced_kernel_is_part_of_the_question():
     A, B = (rng.standard_normal(shape, dtype=np.float32) for shape in ((1, 999), (999, 64)))
     chosen = [mf.matmul_fused(A, B) for _ in range(CALLS)]
