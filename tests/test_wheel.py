@@ -59,3 +59,20 @@ def test_check_bites(bug, architecture, tmp_path):
     else:
         with pytest.raises(wheel_build.RefusedError, match=rf"(?s)^{planted.name}: {refusal}"):
             wheel_build.check(planted)
+
+
+def test_a_wheel_without_its_gpu_code_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(wheel_build, "WORK", tmp_path)
+    device = tmp_path / "x86_64/device"
+    (device / "gfx942").mkdir(parents=True)
+    (device / "gfx942/k.co").write_bytes(b"the code")
+    (device / "device_objects.c").write_text(f'BYTES(mmf_object_0, "{device}/gfx942/k.co")\nTEXT(other, "x")\n')
+    for content in (b"...the code...", b"..."):
+        wheel = tmp_path / f"planted-{len(content)}.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("matmul_fused/_core.abi3.so", content)
+        if b"code" in content:
+            assert wheel_build.device_code(wheel, "x86_64") == ["gfx942"]
+        else:
+            with pytest.raises(wheel_build.RefusedError, match="no GPU code, or not all of it"):
+                wheel_build.device_code(wheel, "x86_64")

@@ -110,9 +110,8 @@ def _check(options: argparse.Namespace) -> int:
             outcome = "refused"
         except Exception as error:
             outcome = "failed"
-            again = (
-                "" if isinstance(error, AssertionError) else f"\nrepeat: {repeat(case, options.seed, kernel, transfer)}"
-            )
+            told = isinstance(error, AssertionError)
+            again = "" if told else f"\nrepeat: {repeat(case, options.seed, kernel, transfer)}"
             failures.append({"case": case.id, "kernel": kernel, "error": f"{type(error).__name__}: {error}{again}"})
         for topic in (*case.topics, "all"):
             counts[topic][outcome] += 1
