@@ -31,6 +31,7 @@ enum {
     B_ALONG_K = row::layout == LAYOUT_NT || row::layout == LAYOUT_TT,
 };
 constexpr unsigned NOWHERE = 1u << 31; /* an offset outside of every descriptor */
+constexpr long long MOST_BYTES = 0x7ffffff0;
 static_assert(row::tile_m == 128 && row::tile_n == 128 && row::tile_k == 64 && row::threads == 256,
               "2 x 2 waves of 64 x 64");
 static_assert(row::lds == 2 * B_LINES && BAND * PITCH * 4 + TILE_BYTES <= row::lds, "kernels.def");
@@ -61,8 +62,7 @@ struct region {
 
     __attribute__((device, always_inline)) descriptor describe() const
     {
-        const long long top = 0x7ffffff0;
-        const long long size = bytes < 0 ? 0 : bytes > top ? top : bytes;
+        const long long size = bytes < 0 ? 0 : bytes > MOST_BYTES ? MOST_BYTES : bytes;
         return __builtin_amdgcn_make_buffer_rsrc((void *)base, 0, (int)size, 0x20000);
     }
 };
@@ -119,7 +119,14 @@ template <bool Wide> struct carrier<true, Wide> {
         const unsigned c = thread_id() & 7, line = thread_id() >> 3;
         MMF_UNROLL
         for (int i = 0; i < LOADS; i++)
-            offset[i] = (line + i % 2 * 32) * regions[i / 2].pitch + c * 16;
+            offset[i] = regions[i / 2].bytes <= 0
+                            ? NOWHERE
+                            : (line + i % 2 * 32) * regions[i / 2].pitch + c * 16;
+        /* fetch adds k to what the bounds are checked with: they must not be smaller than k. */
+        MMF_UNROLL
+        for (int i = 0; i < 2; i++)
+            if (regions[i].bytes <= 0)
+                regions[i].bytes = MOST_BYTES;
         slot = line * LINE + (c ^ (line & 7)) * 16;
     }
 
