@@ -65,7 +65,8 @@ static const struct hipsim_arch parts[] = {
      .memory_bytes = 64 * GIB,
      .registers_per_block = 131072,
      .vgpr_budget = 512},
-    /* No kernel of ours is built for this one, and none can run: what a GPU without code is told. */
+    /* No kernel of ours is built for this one, and none can run: what a GPU without code is told.
+     */
     {.name = "gfx906",
      .gcn_arch_name = "gfx906:sramecc+:xnack-",
      .marketing_name = "AMD Instinct MI50",
