@@ -7,6 +7,7 @@ wrong result. What the kernels compute is for the sweeps (--device hip:...); cas
 import ctypes
 import gc
 import os
+import re
 import sys
 import threading
 from pathlib import Path
@@ -439,6 +440,96 @@ for function, code, text in (
 check(dev.to_numpy(mf.matmul_fused(x, w)), A, B)
 assert hipsim.calls("hipModuleUnload") == 1
 """)
+
+
+def outcome_of(function):
+    """What a call returns, and the text of the exception that it raises."""
+    try:
+        return function(), None
+    except (mf.DeviceError, BufferError) as error:
+        return None, str(error)
+
+
+@pytest.mark.parametrize("own_stream", [False, True])
+def test_whichever_call_fails(dev, own_stream):
+    """Fails every call of HIP that a call of ours makes, one at a time; the call after it is right."""
+    stream = dev.stream() if own_stream else None
+    c = draw((9, 12), seed=5)
+    x, w, z = (dev.array(values, stream=stream) for values in (A, B, c))  # producers have nothing to order
+
+    def call():
+        return mf.matmul_fused(x, w, C=z, stream=stream)
+
+    first = call()
+    before = hipsim.calls()
+    result = call()
+    made = {name: count - before.get(name, 0) for name, count in hipsim.calls().items()}
+    check(dev.to_numpy(first, stream=stream), A, B, C=c)
+    raised, early = set(), set()
+    for name, count in made.items():
+        for skip in range(count):
+            hipsim.fail_next(name, 719, skip)
+            result, text = outcome_of(call)
+            hipsim.fail_next(name, 0)  # before the result is freed
+            if text is not None:
+                raised.add(name)
+                told = {"hipGetDevice": "hipSetDevice"}.get(name, name)  # one step for us: a device becomes current
+                texts = (
+                    rf"{told} on rocm:0: hipErrorLaunchFailure \(unspecified launch failure\)",
+                    r"\w+ says that it is on rocm:0, but the driver knows no such device memory.*",
+                )
+                assert re.fullmatch("|".join(texts), text), (name, skip)
+            assert hipsim.try_hip("hipGetLastError") == 0
+            hipsim.try_hip("hipDeviceSynchronize")
+            early |= {name} if dev.report().violations else set()
+            result = call()
+            check(dev.to_numpy(result, stream=stream), A, B, C=c)
+    assert {"hipMallocAsync", "hipModuleLaunchKernel", "hipEventRecord"} <= raised
+    # Known: where one of the calls after the launch fails, the result is given back while the kernel still writes it.
+    assert early <= {"hipGetDevice", "hipStreamIsCapturing", "hipStreamWaitEvent", "hipEventRecord"}
+
+
+def test_more_memory_than_the_device_has(dev):
+    """The driver's own refusal: nothing is injected."""
+    x = dev.array(np.ones((1, 1), np.float32)).broadcast_to((1 << 20, 1))
+    launches = hipsim.calls("hipModuleLaunchKernel")
+    with pytest.raises(mf.DeviceError, match=r"^hipMallocAsync on rocm:0: hipErrorOutOfMemory \(out of memory\)"):
+        mf.matmul_fused(x, x.mT)
+    assert hipsim.calls("hipModuleLaunchKernel") == launches
+    assert hipsim.try_hip("hipGetLastError") == 0
+
+
+def test_a_gpu_without_code():
+    """No object for its gfx in this build and no hipRTC on this machine: the error says both."""
+    in_child(
+        """
+dev = hipsim.Device("gfx906")
+x, w = dev.array(A), dev.array(B)
+with pytest.raises(mf.DeviceError) as caught:
+    mf.matmul_fused(x, w)
+text = str(caught.value)
+assert "gfx906" in text and "hipRTC" in text and "libhiprtc" in text, text
+assert hipsim.calls("hipModuleLoadData") == 0
+check(mf.matmul_fused(A, B), A, B)
+""",
+        devices="gfx906",
+    )
+
+
+def test_default_stream_while_another_is_captured(dev):
+    """A blocking stream records, so the default stream may not be used: the driver's error, and the graph is lost."""
+    stream, x, w, out = dev.stream(blocking=True), dev.array(A), dev.array(B), dev.empty((9, 12))
+    mf.matmul_fused(x, w, out=out, stream=stream)
+    dev.synchronize()
+    hipsim.hip("hipStreamBeginCapture", stream.handle, hipsim.CAPTURE_GLOBAL)
+    with pytest.raises(mf.DeviceError, match="hipErrorStreamCaptureImplicit"):
+        mf.matmul_fused(x, w, out=out)
+    with pytest.raises(mf.DeviceError, match="hipErrorStreamCaptureInvalidated"):
+        mf.matmul_fused(x, w, out=out, stream=stream)
+    graph = ctypes.c_void_p()
+    assert hipsim.try_hip("hipStreamEndCapture", stream.handle, ctypes.byref(graph)) == 901
+    assert hipsim.try_hip("hipGetLastError") == 901  # of the line above, not of ours
+    check(dev.to_numpy(mf.matmul_fused(x, w, out=out)), A, B)
 
 
 def test_start_fails_and_is_tried_again():
