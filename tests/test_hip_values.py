@@ -15,10 +15,11 @@ NAMES = {
     "ATTRIBUTE_SHARED_PER_BLOCK": "hipDeviceAttributeMaxSharedMemoryPerBlock",
     "ATTRIBUTE_WARP_SIZE": "hipDeviceAttributeWarpSize",
     "ATTRIBUTE_MEMORY_POOLS": "hipDeviceAttributeMemoryPoolsSupported",
-    "NO_DEVICE": "hipErrorNoDevice",
-    "INVALID_DEVICE": "hipErrorInvalidDevice",
+    "INVALID_VALUE": "hipErrorInvalidValue",
     "MMF_EVENT_DISABLE_TIMING": "hipEventDisableTiming",
     "MMF_NOT_CAPTURING": "hipStreamCaptureStatusNone",
+    "MMF_CAPTURE_IMPLICIT": "hipErrorStreamCaptureImplicit",
+    "MMF_CAPTURE_RELAXED": "hipStreamCaptureModeRelaxed",
 }
 ELSEWHERE = {"PROPERTIES_SIZE", "ARCH_OFFSET_R0000", "ARCH_OFFSET_R0600"}  # gcnArchName: every test reads it
 
