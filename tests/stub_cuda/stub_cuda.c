@@ -51,20 +51,29 @@ static atomic_bool gate_closed;
 
 const char *stub_log(void)
 {
-    return log_text;
+    static _Thread_local char *copy; /* another thread may log on */
+    pthread_mutex_lock(&mutex);
+    free(copy);
+    copy = strdup(log_text);
+    pthread_mutex_unlock(&mutex);
+    return copy ? copy : "";
 }
 
 void stub_clear_log(void)
 {
+    pthread_mutex_lock(&mutex);
     log_length = 0;
     log_text[0] = 0;
+    pthread_mutex_unlock(&mutex);
 }
 
 void stub_fail_next(const char *name, int code, int skip)
 {
+    pthread_mutex_lock(&mutex);
     snprintf(fail_name, sizeof fail_name, "%s", name);
     fail_code = code;
     fail_skip = skip;
+    pthread_mutex_unlock(&mutex);
 }
 
 /* Let calls of a function wait until it is called for "". */
