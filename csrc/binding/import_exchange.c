@@ -73,7 +73,7 @@ __attribute__((cold)) static mmf_status check_grad_mode(mmf_state *state, const 
     PyObject *enabled = PyObject_CallFunctionObjArgs(state->torch_is_grad_enabled, NULL);
     if (!enabled)
         return MMF_PYTHON_ERROR;
-    Py_DECREF(enabled);
+    release_bool(enabled);
     if (enabled == Py_False)
         return MMF_OK;
     return mmf_fail(
