@@ -60,20 +60,12 @@ static mmf_status torch_raised(mmf_state *state, const mmf_import *import, const
                                           import->name, member));
 }
 
-/* Give up a reference to a bool. Since CPython 3.12 none is counted; inlined code of the stable ABI
- * of 3.11 would count down all the same, in the end to a bool that dies. */
-static void release_bool(PyObject *value)
-{
-    if (Py_Version < 0x030c0000)
-        Py_DECREF(value);
-}
-
 __attribute__((cold)) static mmf_status check_grad_mode(mmf_state *state, const mmf_import *import)
 {
     PyObject *enabled = PyObject_CallFunctionObjArgs(state->torch_is_grad_enabled, NULL);
     if (!enabled)
         return MMF_PYTHON_ERROR;
-    release_bool(enabled);
+    Py_DECREF(enabled);
     if (enabled == Py_False)
         return MMF_OK;
     return mmf_fail(
@@ -90,7 +82,7 @@ mmf_status mmf_check_torch_grad(mmf_state *state, const mmf_import *import)
         state->torch_requires_grad.get(object, state->torch_requires_grad.closure);
     if (!requires_grad)
         return torch_raised(state, import, "requires_grad");
-    release_bool(requires_grad);
+    Py_DECREF(requires_grad);
     return requires_grad == Py_False ? MMF_OK : check_grad_mode(state, import);
 }
 
@@ -113,7 +105,7 @@ __attribute__((cold)) static mmf_status check_negative_bit(mmf_state *state,
     PyObject *negative = state->torch_is_neg.ml_meth(import->object, NULL);
     if (!negative)
         return torch_raised(state, import, "is_neg()");
-    release_bool(negative);
+    Py_DECREF(negative);
     if (negative == Py_False)
         return MMF_OK;
     return mmf_fail(MMF_VALUE_ERROR, "%s has its negative bit set; pass %s.resolve_neg()",

@@ -6,6 +6,20 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+/* Counted by functions of the running interpreter: since CPython 3.12 None, bools and small numbers
+ * are not counted, but code that the headers of 3.11 inline counts them, in the end to their death.
+ */
+#undef Py_INCREF
+#undef Py_DECREF
+#undef Py_XINCREF
+#undef Py_XDECREF
+#undef Py_NewRef
+#undef Py_XNewRef
+#define Py_INCREF(object) Py_IncRef((PyObject *)(object))
+#define Py_DECREF(object) Py_DecRef((PyObject *)(object))
+#define Py_XINCREF(object) Py_IncRef((PyObject *)(object)) /* both take NULL */
+#define Py_XDECREF(object) Py_DecRef((PyObject *)(object))
+
 #include "plan/cache.h"
 #include "problem/activation.h"
 #include "problem/dlpack_abi.h"
