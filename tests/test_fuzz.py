@@ -1,6 +1,6 @@
 """The fuzzer of `make fuzz` judges rightly: it passes the library, and sees each kind of bug that is put into it here.
 
-Bugs in the C sources themselves are planted by `make sanitize` (tests/sanitize/planted.py).
+Bugs in the C sources themselves are planted by `make sanitize` (tests/sanitize/planted.py); here they need only fit.
 """
 
 import json
@@ -19,6 +19,8 @@ from fuzz import hostile, refuse
 from fuzz.worker import Player, describe, leaked
 from fuzz.world import CALLS, World
 from matmul_fused import _core
+from sanitize import planted
+from sanitize.toolchain import ROOT
 
 WORLDS = 12
 real = mf.matmul_fused
@@ -177,3 +179,8 @@ def test_what_leaks_is_seen():
     grown, since = leaked(growing)
     assert since > 100 * 370
     assert grown > 8 * since - 10**5
+
+
+@pytest.mark.parametrize("bug", planted.BUGS, ids=lambda bug: bug.name)
+def test_planted_bugs_fit_the_sources(bug):
+    assert planted.text_with(bug, ROOT) != (ROOT / bug.file).read_text()

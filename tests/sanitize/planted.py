@@ -67,8 +67,8 @@ BUGS = (
         "one element of an edge gets no bias",
         "address",
         "csrc/cpu/epilogue.inc",
-        "            for (int x = 0; x < cols; x++)\n                z[x] += bias_line[x];",
-        "            for (int x = 0; x < cols - (r == 2 && cols == 15); x++)\n                z[x] += bias_line[x];",
+        "            for (int x = 0; x < cols; x++)\n                z[x] += line[x];",
+        "            for (int x = 0; x < cols - (r == 2 && cols == 15); x++)\n                z[x] += line[x];",
         r"AssertionError: (?:out|preactivation)\[",
     ),
     Bug(
@@ -102,15 +102,19 @@ def copy_sources(root: Path) -> None:
                 shutil.copyfile(source, target)
 
 
+def text_with(bug: Bug, root: Path) -> str:
+    """The text of its file with the bug."""
+    text = (root / bug.file).read_text()
+    assert text.count(bug.right) == 1, f"{bug.file} holds {text.count(bug.right)} times:\n{bug.right}"
+    return text.replace(bug.right, bug.wrong)
+
+
 def seen(bug: Bug) -> bool:
     """Plant the bug in a copy, build it, and look."""
     folder = toolchain.BUILD / f"planted-{bug.sanitizer}"
     root = folder / "source"
     copy_sources(root)
-    path = root / bug.file
-    text = path.read_text()
-    assert text.count(bug.right) == 1, f"{bug.file} holds {text.count(bug.right)} times:\n{bug.right}"
-    path.write_text(text.replace(bug.right, bug.wrong))
+    (root / bug.file).write_text(text_with(bug, root))
     site = toolchain.build(bug.sanitizer, root, folder)
     look = by_gpu_test if bug.gpu else by_fuzzer if bug.sanitizer == "address" else by_threads
     return bool(re.search(bug.seen_as, look(site)))
