@@ -210,6 +210,29 @@ def test_uninitialised(part):
     flagged(part, body(SHARED + "s[x] = x; out[x] = s[x ^ 64];"), ["uninitialised"], "never written")
 
 
+@pytest.mark.parametrize(
+    ("modifiers", "read"),
+    [("op_sel_hi:[1,0]", "low"), ("op_sel:[0,1]", "high"), ("", "both"), ("op_sel:[0,1] op_sel_hi:[1,0]", "both")],
+)
+@pytest.mark.parametrize("defined", ["low", "high"])
+def test_uninitialised_words_of_packed_pairs(modifiers, read, defined):
+    """s[30:31] of which one word has a value: clean unless the other one is looked at."""
+    part = hipsim.Device("gfx942")
+    code = f"s_mov_b32 {'s30' if defined == 'low' else 's31'}, 1.0\\n v_mov_b32 v20, 0\\n v_mov_b32 v21, 0\\n"
+    code += f" v_pk_mul_f32 v[20:21], v[20:21], s[30:31] {modifiers}\\n v_or_b32 %0, v20, v21"
+    code = f'asm volatile("{code}" : "=v"(y) : : "s30", "s31", "v20", "v21"); out[x] = y;'
+    flagged(part, body(code), [] if read == defined else ["uninitialised"])
+
+
+def test_uninitialised_words_that_are_moved():
+    """v_pk_mov_b32 takes a word of each source; each result has a value if its own source has."""
+    part = hipsim.Device("gfx942")
+    for result, kinds in (("v20", []), ("v21", ["uninitialised"])):
+        code = "s_mov_b32 s30, 1.0\\n v_pk_mov_b32 v[20:21], s[30:31], s[30:31] op_sel:[0,1]\\n"
+        code = f'asm volatile("{code} v_mov_b32 %0, {result}" : "=v"(y) : : "s30", "s31", "v20", "v21"); out[x] = y;'
+        flagged(part, body(code), kinds)
+
+
 def test_hazards_of_matrix_results():
     """The wait states that LLVM's table asks for between a matrix instruction and who reads its result."""
     for arch, name, registers, needed in (

@@ -50,10 +50,8 @@ void defined_before(struct wave *w, const struct op *o)
         break;
     case CLASS_MEMORY:
     case CLASS_LDS:
-        for (int i = 0; i < o->sources; i++) {
-            bool store = o->flags & FLAG_STORE;
-            must(w, &o->src[i], store ? "an address or stored data" : "the address");
-        }
+        for (int i = 0; i < o->sources; i++)
+            must(w, &o->src[i], o->destinations ? "the address" : "an address or stored data");
         break;
     case CLASS_BRANCH:
         for (int i = 0; i < o->range_count; i++)
@@ -83,30 +81,54 @@ static uint64_t inputs(struct wave *w, const struct op *o)
     return good;
 }
 
-/* 64-bit sums and left shifts: the low half of the result does not look at the high half of the
- * sources, and compilers leave that undefined where only the low half is used. */
-static uint64_t low_half(struct wave *w, const struct op *o)
+/* Lanes for which register `word` of a source is defined; a single register stands for both. */
+static uint64_t word_of(struct wave *w, const struct operand *s, unsigned word)
 {
     const uint64_t *defined = w->checks->defined;
-    uint64_t good = UINT64_MAX;
-    for (int i = 0; i < o->sources; i++) {
-        const struct operand *s = &o->src[i];
-        if (s->kind == OPERAND_VGPR)
-            good &= defined[s->first];
-        else if (s->kind == OPERAND_SREG && s->first != SREG_NULL && !s->scc)
-            good &= defined[VGPRS + s->first] ? UINT64_MAX : 0;
-    }
-    return good;
+    unsigned reg = s->first + (s->registers > 1 ? word : 0);
+    if (s->kind == OPERAND_VGPR)
+        return defined[reg];
+    if (s->kind != OPERAND_SREG || s->first == SREG_NULL || s->scc)
+        return UINT64_MAX;
+    return defined[VGPRS + reg] ? UINT64_MAX : 0;
 }
 
-static bool low_half_stands_alone(const struct op *o)
+static bool one_of(const char *name, const char *const *names)
 {
-    static const char *const names[] = {"v_mad_u64_u32", "v_mad_co_u64_u32", "v_lshl_add_u64",
-                                        "v_lshlrev_b64"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(o->row->name, names[i]) == 0)
-            return true;
-    return false;
+    while (*names && strcmp(name, *names) != 0)
+        names++;
+    return *names;
+}
+
+/* Pairs of results that do not both look at both words of every source: compilers leave the word
+ * that is not looked at undefined. False for every other instruction. */
+static bool results_apart(struct wave *w, const struct op *o, uint64_t good[2])
+{
+    /* 64-bit sums and left shifts: the low word of the result needs low words only */
+    static const char *const sums[] = {"v_mad_u64_u32", "v_mad_co_u64_u32", "v_lshl_add_u64",
+                                       "v_lshlrev_b64", NULL};
+    /* op_sel says which word of each source feeds the low result, op_sel_hi the high one */
+    static const char *const packed[] = {"v_pk_add_f32", "v_pk_mul_f32", "v_pk_fma_f32", NULL};
+    if (!o->destinations || o->dst[0].registers != 2)
+        return false;
+    const char *name = o->row->name;
+    good[0] = good[1] = UINT64_MAX;
+    if (strcmp(name, "v_pk_mov_b32") == 0) { /* a word of the first, a word of the second */
+        for (int i = 0; i < 2; i++)
+            good[i] = word_of(w, &o->src[i], o->op_sel >> i & 1);
+    } else if (one_of(name, packed)) {
+        for (int i = 0; i < o->sources; i++) {
+            good[0] &= word_of(w, &o->src[i], o->op_sel >> i & 1);
+            good[1] &= word_of(w, &o->src[i], o->op_sel_hi >> i & 1);
+        }
+    } else if (one_of(name, sums)) {
+        for (int i = 0; i < o->sources; i++)
+            good[0] &= word_of(w, &o->src[i], 0);
+        good[1] = inputs(w, o);
+    } else {
+        return false;
+    }
+    return true;
 }
 
 void defined_after(struct wave *w, const struct op *o)
@@ -117,7 +139,8 @@ void defined_after(struct wave *w, const struct op *o)
     /* x - x, x ^ x and the like give a value whatever x is. */
     bool same = o->sources == 2 && o->src[0].kind == OPERAND_VGPR &&
                 o->src[0].kind == o->src[1].kind && o->src[0].first == o->src[1].first;
-    uint64_t good = load || same ? UINT64_MAX : inputs(w, o), before = low_half(w, o);
+    uint64_t good = load || same ? UINT64_MAX : inputs(w, o), words[2];
+    bool apart = results_apart(w, o, words);
     if (whole && o->class != CLASS_MATRIX && (good & w->exec))
         good = UINT64_MAX;
     for (int i = 0; i < o->range_count; i++) {
@@ -136,9 +159,9 @@ void defined_after(struct wave *w, const struct op *o)
                                    : 0;
         }
     }
-    if (o->destinations && o->dst[0].registers == 2 && low_half_stands_alone(o)) {
-        uint64_t *low = &defined[o->dst[0].first];
-        *low = (*low & ~w->exec) | (before & w->exec);
+    for (unsigned k = 0; apart && k < 2; k++) {
+        uint64_t *result = &defined[o->dst[0].first + k];
+        *result = (*result & ~w->exec) | (words[k] & w->exec);
     }
     if (strncmp(o->row->name, "v_writelane", 11) == 0)
         defined[o->dst[0].first] = UINT64_MAX; /* one lane; the others are read by v_readlane */
