@@ -224,13 +224,21 @@ def test_uninitialised_words_of_packed_pairs(modifiers, read, defined):
     flagged(part, body(code), [] if read == defined else ["uninitialised"])
 
 
-def test_uninitialised_words_that_are_moved():
-    """v_pk_mov_b32 takes a word of each source; each result has a value if its own source has."""
+@pytest.mark.parametrize(
+    "move",
+    [
+        "v_pk_mov_b32 v[20:21], s[30:31], s[30:31] op_sel:[0,1]",
+        "v_mov_b64 v[20:21], s[30:31]",
+        "s_mov_b64 s[32:33], s[30:31]\\n v_mov_b32 v20, s32\\n v_mov_b32 v21, s33",
+    ],
+)
+def test_uninitialised_words_that_are_moved(move):
+    """Each word of the result has a value if its own source has."""
     part = hipsim.Device("gfx942")
     for result, kinds in (("v20", []), ("v21", ["uninitialised"])):
-        code = "s_mov_b32 s30, 1.0\\n v_pk_mov_b32 v[20:21], s[30:31], s[30:31] op_sel:[0,1]\\n"
-        code = f'asm volatile("{code} v_mov_b32 %0, {result}" : "=v"(y) : : "s30", "s31", "v20", "v21"); out[x] = y;'
-        flagged(part, body(code), kinds)
+        code = f"s_mov_b32 s30, 1.0\\n {move}\\n v_mov_b32 %0, {result}"
+        changed = '"s30", "s31", "s32", "s33", "v20", "v21"'
+        flagged(part, body(f'asm volatile("{code}" : "=v"(y) : : {changed}); out[x] = y;'), kinds)
 
 
 def test_hazards_of_matrix_results():

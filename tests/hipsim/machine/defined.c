@@ -109,6 +109,7 @@ static bool results_apart(struct wave *w, const struct op *o, uint64_t good[2])
                                        "v_lshlrev_b64", NULL};
     /* op_sel says which word of each source feeds the low result, op_sel_hi the high one */
     static const char *const packed[] = {"v_pk_add_f32", "v_pk_mul_f32", "v_pk_fma_f32", NULL};
+    static const char *const moves[] = {"v_mov_b64", "s_mov_b64", NULL};
     if (!o->destinations || o->dst[0].registers != 2)
         return false;
     const char *name = o->row->name;
@@ -116,6 +117,9 @@ static bool results_apart(struct wave *w, const struct op *o, uint64_t good[2])
     if (strcmp(name, "v_pk_mov_b32") == 0) { /* a word of the first, a word of the second */
         for (int i = 0; i < 2; i++)
             good[i] = word_of(w, &o->src[i], o->op_sel >> i & 1);
+    } else if (one_of(name, moves)) {
+        for (int i = 0; i < 2; i++)
+            good[i] = word_of(w, &o->src[0], i);
     } else if (one_of(name, packed)) {
         for (int i = 0; i < o->sources; i++) {
             good[0] &= word_of(w, &o->src[i], o->op_sel >> i & 1);
@@ -160,8 +164,9 @@ void defined_after(struct wave *w, const struct op *o)
         }
     }
     for (unsigned k = 0; apart && k < 2; k++) {
-        uint64_t *result = &defined[o->dst[0].first + k];
-        *result = (*result & ~w->exec) | (words[k] & w->exec);
+        bool scalar = o->dst[0].kind == OPERAND_SREG;
+        uint64_t *result = &defined[(scalar ? VGPRS : 0) + o->dst[0].first + k];
+        *result = scalar ? words[k] : (*result & ~w->exec) | (words[k] & w->exec);
     }
     if (strncmp(o->row->name, "v_writelane", 11) == 0)
         defined[o->dst[0].first] = UINT64_MAX; /* one lane; the others are read by v_readlane */
