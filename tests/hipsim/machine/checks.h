@@ -8,6 +8,21 @@
 
 #include "internal.h"
 
+/* What the checks know of an instruction by its name, told apart once, by the decoder. */
+enum trait {
+    TRAIT_F64_MATRIX = 1 << 0,
+    TRAIT_F32 = 1 << 1, /* the name ends in _f32 */
+    TRAIT_TRANSCENDENTAL = 1 << 2,
+    TRAIT_READS_LANE = 1 << 3,
+    TRAIT_WRITES_LANE = 1 << 4,
+    TRAIT_DIV_FMAS = 1 << 5,
+    TRAIT_CMPX = 1 << 6,
+    TRAIT_BUFFER = 1 << 7,
+    TRAIT_NOP = 1 << 8,
+    TRAIT_LOW_HALF = 1 << 9, /* of a 64-bit result: does not look at the high half of the sources */
+};
+uint16_t traits_of(const char *name);
+
 /* Memory of a host thread's checks; false if there is none. */
 bool checks_make(struct thread *thread);
 void checks_free(struct thread *thread);

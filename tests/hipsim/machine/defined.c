@@ -99,25 +99,17 @@ static uint64_t low_half(struct wave *w, const struct op *o)
     return good;
 }
 
-static bool low_half_stands_alone(const struct op *o)
-{
-    static const char *const names[] = {"v_mad_u64_u32", "v_mad_co_u64_u32", "v_lshl_add_u64",
-                                        "v_lshlrev_b64"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(o->row->name, names[i]) == 0)
-            return true;
-    return false;
-}
-
 void defined_after(struct wave *w, const struct op *o)
 {
     uint64_t *defined = w->checks->defined;
     bool load = o->class == CLASS_SMEM || o->class == CLASS_MEMORY || o->class == CLASS_LDS;
-    bool whole = o->class == CLASS_MATRIX || o->dpp || strncmp(o->row->name, "v_read", 6) == 0;
+    bool whole = o->class == CLASS_MATRIX || o->dpp || (o->traits & TRAIT_READS_LANE);
     /* x - x, x ^ x and the like give a value whatever x is. */
     bool same = o->sources == 2 && o->src[0].kind == OPERAND_VGPR &&
                 o->src[0].kind == o->src[1].kind && o->src[0].first == o->src[1].first;
-    uint64_t good = load || same ? UINT64_MAX : inputs(w, o), before = low_half(w, o);
+    bool halves = (o->traits & TRAIT_LOW_HALF) && o->destinations && o->dst[0].registers == 2;
+    uint64_t good = load || same ? UINT64_MAX : inputs(w, o);
+    uint64_t before = halves ? low_half(w, o) : 0;
     if (whole && o->class != CLASS_MATRIX && (good & w->exec))
         good = UINT64_MAX;
     for (int i = 0; i < o->range_count; i++) {
@@ -136,11 +128,11 @@ void defined_after(struct wave *w, const struct op *o)
                                    : 0;
         }
     }
-    if (o->destinations && o->dst[0].registers == 2 && low_half_stands_alone(o)) {
+    if (halves) {
         uint64_t *low = &defined[o->dst[0].first];
         *low = (*low & ~w->exec) | (before & w->exec);
     }
-    if (strncmp(o->row->name, "v_writelane", 11) == 0)
+    if (o->traits & TRAIT_WRITES_LANE)
         defined[o->dst[0].first] = UINT64_MAX; /* one lane; the others are read by v_readlane */
     defined[VGPRS + SREG_EXEC] = defined[VGPRS + SREG_EXEC + 1] = UINT64_MAX;
 }

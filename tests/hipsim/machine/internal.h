@@ -115,6 +115,7 @@ struct op {
     struct register_range ranges[MAX_RANGES];
     uint8_t range_count;
     uint8_t counters; /* of enum counter, as bits: those that this instruction increments */
+    uint16_t traits;  /* of checks.h */
     char *text;
 };
 
