@@ -35,11 +35,15 @@ static bool describe(struct wave *w, const struct op *o, int first, struct buffe
  * (amd_kernels.md section 6), so a lane that depends on it is reported. */
 static uint64_t in_range(struct wave *w, const struct buffer *b, unsigned at, unsigned bytes)
 {
-    uint64_t with = 0, without = 0;
-    for (int i = 0; i < w->lanes; i++) {
-        uint64_t end = (uint64_t)b->offset[i] + at + bytes;
-        without |= (uint64_t)(end <= b->records) << i;
-        with |= (uint64_t)(end + b->scalar <= b->records) << i;
+    uint32_t end = at + bytes, last = b->records - end;
+    if (b->records < end)
+        return 0;
+    MASK_LANES(without, i, b->offset[i] <= last)
+    uint64_t with = without;
+    if (b->scalar) {
+        uint32_t least = last - b->scalar;
+        MASK_LANES(inside, i, b->offset[i] <= least)
+        with = b->scalar <= last ? inside : 0;
     }
     uint64_t doubtful = (with ^ without) & w->exec;
     if (doubtful && (w->thread->launch->checks & HIPSIM_CHECK_BOUNDS))
@@ -49,44 +53,27 @@ static uint64_t in_range(struct wave *w, const struct buffer *b, unsigned at, un
     return with & w->exec;
 }
 
-static unsigned step_of(unsigned bytes)
+/* One access of the whole value where no lane is cut by the end, else dword by dword. */
+static unsigned part_of(struct wave *w, const struct buffer *b, unsigned bytes, uint64_t whole)
 {
-    return bytes < 4 ? bytes : 4;
+    return bytes <= 4 || in_range(w, b, 0, 4) == whole ? bytes : 4;
 }
 
 void buffer_load(struct wave *w, const struct op *o)
 {
     struct buffer b;
-    unsigned access = (unsigned)o->parameter, bytes = access & ACCESS_BYTES, step = step_of(bytes);
+    unsigned access = (unsigned)o->parameter, bytes = access & ACCESS_BYTES;
     if (!describe(w, o, 0, &b))
         return;
     access |= o->dst[0].half == HALF_HIGH ? ACCESS_D16 | ACCESS_HIGH : 0;
     uint64_t whole = in_range(w, &b, 0, bytes);
-    static const uint32_t zero[4];
-    if (whole == w->exec && whole) { /* every lane in range */
-        uint64_t good = reach_lanes(w, b.address, whole, bytes, false);
-        if (good == w->all && bytes >= 4)
-            load_all_lanes(w, o->dst[0].first, (const uint8_t *const *)b.address, bytes);
-        else
-            for (uint64_t left = w->exec; left; left &= left - 1) {
-                int i = __builtin_ctzll(left);
-                const void *from = good >> i & 1 ? (const void *)(uintptr_t)b.address[i] : zero;
-                put_loaded(w, o, o->dst[0].first, i, from, access);
-            }
-    } else {
-        for (unsigned at = 0; at < bytes; at += step) {
-            uint64_t some = in_range(w, &b, at, step), good;
-            uint64_t address[LANES];
-            for (int i = 0; i < LANES; i++)
-                address[i] = b.address[i] + at;
-            good = reach_lanes(w, address, some, step, false);
-            for (uint64_t left = w->exec; left; left &= left - 1) {
-                int i = __builtin_ctzll(left);
-                const void *from = good >> i & 1 ? (const void *)(uintptr_t)address[i] : zero;
-                put_loaded(w, o, o->dst[0].first + at / 4, i, from,
-                           (access & ~(unsigned)ACCESS_BYTES) | step);
-            }
-        }
+    unsigned part = part_of(w, &b, bytes, whole);
+    for (unsigned at = 0; at < bytes; at += part) {
+        uint64_t address[LANES], some = part == bytes ? whole : in_range(w, &b, at, part);
+        for (int i = 0; i < LANES; i++)
+            address[i] = b.address[i] + at;
+        uint64_t good = reach_lanes(w, address, some, part, false);
+        load_lanes(w, o->dst[0].first + at / 4, address, good, access - bytes + part);
     }
     w->thread->counters.bytes_loaded += bytes * (unsigned)__builtin_popcountll(whole);
 }
@@ -95,21 +82,19 @@ void buffer_load(struct wave *w, const struct op *o)
 void buffer_store(struct wave *w, const struct op *o)
 {
     struct buffer b;
-    unsigned access = (unsigned)o->parameter, bytes = access & ACCESS_BYTES, step = step_of(bytes);
+    unsigned access = (unsigned)o->parameter, bytes = access & ACCESS_BYTES;
     if (!describe(w, o, 1, &b))
         return;
     access |= o->src[0].half == HALF_HIGH ? ACCESS_HIGH : 0;
-    for (unsigned at = 0; at < bytes; at += step) {
-        uint64_t some = in_range(w, &b, at, step), address[LANES];
+    uint64_t whole = in_range(w, &b, 0, bytes);
+    unsigned part = part_of(w, &b, bytes, whole);
+    for (unsigned at = 0; at < bytes; at += part) {
+        uint64_t address[LANES], some = part == bytes ? whole : in_range(w, &b, at, part);
         for (int i = 0; i < LANES; i++)
             address[i] = b.address[i] + at;
-        uint64_t good = reach_lanes(w, address, some, step, true);
-        for (uint64_t left = good; left; left &= left - 1) {
-            int i = __builtin_ctzll(left);
-            take_stored(w, o->src[0].first + at / 4, i, (void *)(uintptr_t)address[i],
-                        (access & ~(unsigned)ACCESS_BYTES) | step);
-        }
-        w->thread->counters.bytes_stored += step * (unsigned)__builtin_popcountll(good);
+        uint64_t good = reach_lanes(w, address, some, part, true);
+        store_lanes(w, o->src[0].first + at / 4, address, good, access - bytes + part);
+        w->thread->counters.bytes_stored += part * (unsigned)__builtin_popcountll(good);
     }
 }
 

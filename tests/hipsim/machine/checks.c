@@ -7,6 +7,33 @@
 #define COUNTS_WAITS (HIPSIM_CHECK_WAITS | HIPSIM_CHECK_RACES)
 #define WATCHES_LDS (COUNTS_WAITS | HIPSIM_CHECK_UNINITIALISED)
 
+uint16_t traits_of(const char *name)
+{
+    static const struct {
+        const char *start;
+        uint16_t trait;
+    } starts[] = {
+        {"v_mfma_f64", TRAIT_F64_MATRIX},    {"v_exp_", TRAIT_TRANSCENDENTAL},
+        {"v_log_", TRAIT_TRANSCENDENTAL},    {"v_rcp_", TRAIT_TRANSCENDENTAL},
+        {"v_rsq_", TRAIT_TRANSCENDENTAL},    {"v_sqrt_", TRAIT_TRANSCENDENTAL},
+        {"v_sin_", TRAIT_TRANSCENDENTAL},    {"v_cos_", TRAIT_TRANSCENDENTAL},
+        {"v_read", TRAIT_READS_LANE},        {"v_writelane", TRAIT_WRITES_LANE},
+        {"v_div_fmas", TRAIT_DIV_FMAS},      {"v_cmpx", TRAIT_CMPX},
+        {"buffer_", TRAIT_BUFFER},           {"s_nop", TRAIT_NOP},
+        {"v_mad_u64_u32", TRAIT_LOW_WORD},   {"v_mad_co_u64_u32", TRAIT_LOW_WORD},
+        {"v_lshl_add_u64", TRAIT_LOW_WORD},  {"v_lshlrev_b64", TRAIT_LOW_WORD},
+        {"v_mov_b64", TRAIT_SAME_WORD},      {"s_mov_b64", TRAIT_SAME_WORD},
+        {"v_pk_add_f32", TRAIT_OP_SEL_WORD}, {"v_pk_mul_f32", TRAIT_OP_SEL_WORD},
+        {"v_pk_fma_f32", TRAIT_OP_SEL_WORD}, {"v_pk_mov_b32", TRAIT_WORD_OF_EACH},
+    };
+    size_t length = strlen(name);
+    uint16_t traits = length >= 4 && strcmp(name + length - 4, "_f32") == 0 ? TRAIT_F32 : 0;
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
+        if (strncmp(name, starts[i].start, strlen(starts[i].start)) == 0)
+            traits |= starts[i].trait;
+    return traits;
+}
+
 static bool wants(const struct launch *launch, uint32_t check)
 {
     return launch->checks & check;
@@ -112,7 +139,7 @@ void check_barrier(struct group *group)
             report(waiting, HIPSIM_VIOLATION_BARRIER, -1,
                    "wave %d has ended while this wave waits at a barrier", ended->index);
     }
-    if (wants(group->launch, WATCHES_LDS))
+    if (wants(group->launch, COUNTS_WAITS))
         races_barrier(group);
 }
 

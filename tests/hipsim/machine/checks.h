@@ -8,6 +8,26 @@
 
 #include "internal.h"
 
+/* What the checks know of an instruction by its name, told apart once, by the decoder. */
+enum trait {
+    TRAIT_F64_MATRIX = 1 << 0,
+    TRAIT_F32 = 1 << 1, /* the name ends in _f32 */
+    TRAIT_TRANSCENDENTAL = 1 << 2,
+    TRAIT_READS_LANE = 1 << 3,
+    TRAIT_WRITES_LANE = 1 << 4,
+    TRAIT_DIV_FMAS = 1 << 5,
+    TRAIT_CMPX = 1 << 6,
+    TRAIT_BUFFER = 1 << 7,
+    TRAIT_NOP = 1 << 8,
+    /* of pairs of results, which word of the sources feeds which: */
+    TRAIT_LOW_WORD = 1 << 9,      /* the low result looks at low words only */
+    TRAIT_SAME_WORD = 1 << 10,    /* a move of 64 bits */
+    TRAIT_OP_SEL_WORD = 1 << 11,  /* op_sel says it of the low result, op_sel_hi of the high one */
+    TRAIT_WORD_OF_EACH = 1 << 12, /* a word of the first source, a word of the second, by op_sel */
+    TRAIT_WORDS = TRAIT_LOW_WORD | TRAIT_SAME_WORD | TRAIT_OP_SEL_WORD | TRAIT_WORD_OF_EACH,
+};
+uint16_t traits_of(const char *name);
+
 /* Memory of a host thread's checks; false if there is none. */
 bool checks_make(struct thread *thread);
 void checks_free(struct thread *thread);

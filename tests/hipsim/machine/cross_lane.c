@@ -28,34 +28,16 @@ void run_dpp(struct wave *w, const struct op *o)
         set_exec(w, exec);
 }
 
-static uint32_t selected(uint32_t x, uint8_t select, bool sign)
-{
-    if (select < 4) {
-        uint32_t byte = x >> 8 * select & 255;
-        return sign ? (uint32_t)(int8_t)byte : byte;
-    }
-    if (select < 6) {
-        uint32_t word = select == 5 ? x >> 16 : x & 0xffff;
-        return sign ? (uint32_t)(int16_t)word : word;
-    }
-    return x;
-}
+/* Where BYTE_0..3, WORD_0..1 and DWORD lie in a register. */
+struct part {
+    int shift, bits;
+};
 
-static uint32_t placed(uint32_t x, uint32_t old, const struct sdwa *sdwa)
+static struct part part_of(uint8_t select)
 {
-    if (sdwa->destination == 6)
-        return x;
-    bool byte = sdwa->destination < 4;
-    int shift = byte ? 8 * sdwa->destination : 16 * (sdwa->destination - 4);
-    uint32_t mask = (byte ? 0xffu : 0xffffu) << shift, part = x << shift & mask;
-    if (sdwa->unused == 2)
-        return (old & ~mask) | part;
-    if (sdwa->unused == 1) {
-        uint32_t top = part >> (shift + (byte ? 7 : 15)) & 1;
-        uint32_t above = shift + (byte ? 8 : 16) >= 32 ? 0 : ~0u << (shift + (byte ? 8 : 16));
-        return part | (top ? above : 0);
-    }
-    return part;
+    if (select < 4)
+        return (struct part){8 * select, 8};
+    return select < 6 ? (struct part){16 * (select - 4), 16} : (struct part){0, 32};
 }
 
 void run_sdwa(struct wave *w, const struct op *o)
@@ -65,8 +47,12 @@ void run_sdwa(struct wave *w, const struct op *o)
     struct op copy = *o;
     for (int k = 0; k < 2 && k < o->sources; k++) {
         const uint32_t *p = lanes32(w, &o->src[k], 0, buffer);
-        for (int i = 0; i < LANES; i++)
-            lanes[k][i] = selected(p[i], sdwa->select[k], sdwa->sign_extend[k]);
+        struct part part = part_of(sdwa->select[k]);
+        int left = 32 - part.bits - part.shift, right = 32 - part.bits;
+        if (sdwa->sign_extend[k])
+            FOR_LANES(i) lanes[k][i] = (uint32_t)((int32_t)(p[i] << left) >> right);
+        else
+            FOR_LANES(i) lanes[k][i] = p[i] << left >> right;
         copy.src[k].kind = OPERAND_BUFFER;
         copy.src[k].splat = lanes[k];
     }
@@ -77,7 +63,15 @@ void run_sdwa(struct wave *w, const struct op *o)
     uint32_t *d = w->v[o->dst[0].first];
     memcpy(old, d, sizeof old);
     o->inner(w, &copy);
-    FOR_ACTIVE(i) d[i] = placed(d[i], old[i], sdwa);
+    struct part part = part_of(sdwa->destination);
+    int left = 32 - part.bits, right = left - part.shift;
+    uint32_t mask = sdwa->unused == 2 ? UINT32_MAX << left >> right : UINT32_MAX;
+    FOR_LANES(i)
+    {
+        uint32_t x = d[i] << left, of_lane = mask & w->lane_mask[i];
+        x = sdwa->unused == 1 ? (uint32_t)((int32_t)x >> right) : x >> right;
+        d[i] = (x & of_lane) | (old[i] & ~of_lane);
+    }
 }
 
 static bool reads(const struct op *o, unsigned reg)

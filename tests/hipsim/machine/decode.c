@@ -2,6 +2,7 @@
  * put the operations in address order and aim the branches. Programs of equal code are shared.
  * Path of a launch: hipsim_run or hipsim_prepare -> program_get -> here, on the first launch. */
 #include "decode.h"
+#include "checks.h"
 #include "memory.h"
 
 #include <stdio.h>
@@ -208,7 +209,9 @@ static bool decode_one(struct walk *walk, uint32_t pc, struct op *o)
     char *second = strstr(text, "::");
     bool good = second ? parse_dual(walk->program, o, text, second, reason, sizeof reason)
                        : parse_instruction(walk->program, o, text, reason, sizeof reason);
-    if (!good)
+    if (good)
+        o->traits = traits_of(o->row->name);
+    else
         snprintf(walk->sentence, walk->bytes, "kernel %s (%s), code offset 0x%x: \"%s\": %s",
                  walk->kernel->name, walk->kernel->arch->name, pc, o->text, reason);
     return good;

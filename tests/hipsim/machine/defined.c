@@ -93,44 +93,33 @@ static uint64_t word_of(struct wave *w, const struct operand *s, unsigned word)
     return defined[VGPRS + reg] ? UINT64_MAX : 0;
 }
 
-static bool one_of(const char *name, const char *const *names)
-{
-    while (*names && strcmp(name, *names) != 0)
-        names++;
-    return *names;
-}
-
 /* Pairs of results that do not both look at both words of every source: compilers leave the word
  * that is not looked at undefined. False for every other instruction. */
 static bool results_apart(struct wave *w, const struct op *o, uint64_t good[2])
 {
-    /* 64-bit sums and left shifts: the low word of the result needs low words only */
-    static const char *const sums[] = {"v_mad_u64_u32", "v_mad_co_u64_u32", "v_lshl_add_u64",
-                                       "v_lshlrev_b64", NULL};
-    /* op_sel says which word of each source feeds the low result, op_sel_hi the high one */
-    static const char *const packed[] = {"v_pk_add_f32", "v_pk_mul_f32", "v_pk_fma_f32", NULL};
-    static const char *const moves[] = {"v_mov_b64", "s_mov_b64", NULL};
-    if (!o->destinations || o->dst[0].registers != 2)
+    if (!(o->traits & TRAIT_WORDS) || !o->destinations || o->dst[0].registers != 2)
         return false;
-    const char *name = o->row->name;
     good[0] = good[1] = UINT64_MAX;
-    if (strcmp(name, "v_pk_mov_b32") == 0) { /* a word of the first, a word of the second */
-        for (int i = 0; i < 2; i++)
-            good[i] = word_of(w, &o->src[i], o->op_sel >> i & 1);
-    } else if (one_of(name, moves)) {
+    switch (o->traits & TRAIT_WORDS) {
+    case TRAIT_LOW_WORD:
+        for (int i = 0; i < o->sources; i++)
+            good[0] &= word_of(w, &o->src[i], 0);
+        good[1] = inputs(w, o);
+        break;
+    case TRAIT_SAME_WORD:
         for (int i = 0; i < 2; i++)
             good[i] = word_of(w, &o->src[0], i);
-    } else if (one_of(name, packed)) {
+        break;
+    case TRAIT_OP_SEL_WORD:
         for (int i = 0; i < o->sources; i++) {
             good[0] &= word_of(w, &o->src[i], o->op_sel >> i & 1);
             good[1] &= word_of(w, &o->src[i], o->op_sel_hi >> i & 1);
         }
-    } else if (one_of(name, sums)) {
-        for (int i = 0; i < o->sources; i++)
-            good[0] &= word_of(w, &o->src[i], 0);
-        good[1] = inputs(w, o);
-    } else {
-        return false;
+        break;
+    case TRAIT_WORD_OF_EACH:
+        for (int i = 0; i < 2; i++)
+            good[i] = word_of(w, &o->src[i], o->op_sel >> i & 1);
+        break;
     }
     return true;
 }
@@ -139,7 +128,7 @@ void defined_after(struct wave *w, const struct op *o)
 {
     uint64_t *defined = w->checks->defined;
     bool load = o->class == CLASS_SMEM || o->class == CLASS_MEMORY || o->class == CLASS_LDS;
-    bool whole = o->class == CLASS_MATRIX || o->dpp || strncmp(o->row->name, "v_read", 6) == 0;
+    bool whole = o->class == CLASS_MATRIX || o->dpp || (o->traits & TRAIT_READS_LANE);
     /* x - x, x ^ x and the like give a value whatever x is. */
     bool same = o->sources == 2 && o->src[0].kind == OPERAND_VGPR &&
                 o->src[0].kind == o->src[1].kind && o->src[0].first == o->src[1].first;
@@ -168,7 +157,7 @@ void defined_after(struct wave *w, const struct op *o)
         uint64_t *result = &defined[(scalar ? VGPRS : 0) + o->dst[0].first + k];
         *result = scalar ? words[k] : (*result & ~w->exec) | (words[k] & w->exec);
     }
-    if (strncmp(o->row->name, "v_writelane", 11) == 0)
+    if (o->traits & TRAIT_WRITES_LANE)
         defined[o->dst[0].first] = UINT64_MAX; /* one lane; the others are read by v_readlane */
     defined[VGPRS + SREG_EXEC] = defined[VGPRS + SREG_EXEC + 1] = UINT64_MAX;
 }

@@ -20,14 +20,9 @@ void hazards_start(struct wave *w)
     c->m0_written = c->exec_written = 0;
 }
 
-static bool starts_with(const struct op *o, const char *prefix)
-{
-    return strncmp(o->row->name, prefix, strlen(prefix)) == 0;
-}
-
 static bool is_double(const struct op *o)
 {
-    return starts_with(o, "v_mfma_f64");
+    return o->traits & TRAIT_F64_MATRIX;
 }
 
 /* float32 products do not run on the fast matrix pipe of gfx940 and later. */
@@ -37,8 +32,7 @@ static bool is_xdl(const struct wave *w, const struct op *o)
         return false;
     if (w->thread->launch->arch->family == HIPSIM_CDNA2)
         return true;
-    size_t length = strlen(o->row->name);
-    return strcmp(o->row->name + length - 4, "_f32") != 0;
+    return !(o->traits & TRAIT_F32);
 }
 
 static int passes(const struct op *o)
@@ -48,12 +42,7 @@ static int passes(const struct op *o)
 
 static bool is_transcendental(const struct op *o)
 {
-    static const char *const stems[] = {"v_exp_",  "v_log_", "v_rcp_", "v_rsq_",
-                                        "v_sqrt_", "v_sin_", "v_cos_"};
-    for (size_t i = 0; i < sizeof stems / sizeof *stems; i++)
-        if (starts_with(o, stems[i]))
-            return true;
-    return false;
+    return o->traits & TRAIT_TRANSCENDENTAL;
 }
 
 /* Wait states between an instruction at `then` and the one that is about to issue. */
@@ -160,7 +149,7 @@ static void one_register(struct wave *w, const struct op *o, unsigned reg, bool 
         want(w, v, 1, "reads the result of");
     else if (v->by->sdwa || v->by->dst[0].half == HALF_HIGH)
         want(w, v, 1, "reads the partly written result of");
-    if (starts_with(o, "v_readlane") || starts_with(o, "v_readfirstlane"))
+    if (o->traits & TRAIT_READS_LANE)
         want(w, v, 1, "reads across lanes the result of");
     if (o->dpp && reg == o->src[0].first)
         want(w, v, 2, "reads by DPP the result of");
@@ -176,7 +165,7 @@ static void scalar_register(struct wave *w, const struct op *o, unsigned reg)
     bool vcc = reg == VGPRS + SREG_VCC || reg == VGPRS + SREG_VCC + 1;
     if (o->class == CLASS_MEMORY)
         want(w, v, 5, "memory reads the scalar result of");
-    else if (o->class == CLASS_VALU && vcc && starts_with(o, "v_div_fmas"))
+    else if (o->class == CLASS_VALU && vcc && (o->traits & TRAIT_DIV_FMAS))
         want(w, v, 4, "v_div_fmas reads VCC of");
     else if (o->class == CLASS_VALU && !cdna2)
         want(w, v, 2, "reads the scalar result of");
@@ -213,7 +202,7 @@ void hazards_before(struct wave *w, const struct op *o)
  */
 static void after_store(struct wave_checks *c, const struct op *o)
 {
-    bool buffer = starts_with(o, "buffer_");
+    bool buffer = o->traits & TRAIT_BUFFER;
     const struct operand *data = &o->src[buffer ? 0 : 1];
     if (buffer && o->src[3].kind == OPERAND_SREG)
         return;
@@ -243,7 +232,7 @@ void hazards_after(struct wave *w, const struct op *o)
     if (o->class == CLASS_MATRIX && o->src[2].kind == OPERAND_VGPR)
         for (unsigned k = 0; k < o->src[2].registers; k++)
             c->matrix_c[o->src[2].first + k] = here;
-    if (o->class == CLASS_VALU && starts_with(o, "v_cmpx"))
+    if (o->class == CLASS_VALU && (o->traits & TRAIT_CMPX))
         c->exec_written = c->now;
-    c->now += strcmp(o->row->name, "s_nop") == 0 ? (uint64_t)o->parameter + 1 : 1;
+    c->now += o->traits & TRAIT_NOP ? (uint64_t)o->parameter + 1 : 1;
 }

@@ -115,6 +115,7 @@ struct op {
     struct register_range ranges[MAX_RANGES];
     uint8_t range_count;
     uint8_t counters; /* of enum counter, as bits: those that this instruction increments */
+    uint16_t traits;  /* of checks.h */
     char *text;
 };
 
@@ -258,10 +259,31 @@ static inline void put_mask(struct wave *w, unsigned reg, uint64_t mask)
         put_s32(w, reg, (uint32_t)mask);
 }
 
-/* Two nested loops, the inner one of fixed length: wave32 and wave64 both get vector code. */
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* Blocks of 32 lanes, the length a constant: wave32 and wave64 both get vector code. (The indices
+ * are 64 bits wide because the build lets an int wrap, and such a loop has no known length.) */
 #define FOR_LANES(i)                                                                               \
-    for (int i##_base = 0; i##_base < w->lanes; i##_base += 32)                                    \
-    _Pragma("GCC ivdep") for (int i = i##_base; i < i##_base + 32; i++)
+    for (ptrdiff_t i##_base = 0; i##_base < w->lanes; i##_base += 32)                              \
+    INDEPENDENT for (ptrdiff_t i##_k = 0; i##_k < 32;                                              \
+                     i##_k++) for (ptrdiff_t i = i##_base + i##_k, i##_once = 1; i##_once;         \
+                                   i##_once = 0)
+
+/* `mask` gets a bit per lane for which the condition holds, inactive lanes included. */
+#define MASK_LANES(mask, i, condition)                                                             \
+    uint64_t mask = 0;                                                                             \
+    for (ptrdiff_t i##_base = 0; i##_base < w->lanes; i##_base += 32) {                            \
+        uint32_t i##_half = 0;                                                                     \
+        for (ptrdiff_t i##_k = 0; i##_k < 32; i##_k++) {                                           \
+            ptrdiff_t i = i##_base + i##_k;                                                        \
+            i##_half |= (condition) ? UINT32_C(1) << i##_k : 0;                                    \
+        }                                                                                          \
+        mask |= (uint64_t)i##_half << i##_base;                                                    \
+    }
 
 #define FOR_ACTIVE(i)                                                                              \
     for (uint64_t i##_left = w->exec; i##_left; i##_left &= i##_left - 1)                          \

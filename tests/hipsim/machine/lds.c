@@ -6,11 +6,9 @@
 static uint64_t lds_lanes(struct wave *w, const uint32_t *address, uint64_t lanes, unsigned bytes,
                           bool write)
 {
-    uint64_t good = 0;
-    uint32_t size = w->group->lds_bytes;
-    for (int i = 0; i < w->lanes; i++)
-        good |= (uint64_t)((uint64_t)address[i] + bytes <= size) << i;
-    uint64_t bad = lanes & ~good;
+    uint32_t size = w->group->lds_bytes, last = size - bytes;
+    MASK_LANES(inside, i, address[i] <= last)
+    uint64_t good = size >= bytes ? inside : 0, bad = lanes & ~good;
     if (bad) {
         int i = __builtin_ctzll(bad);
         report(w, HIPSIM_VIOLATION_BOUNDS, i,
@@ -55,44 +53,26 @@ static void addresses(struct wave *w, const struct op *o, uint32_t offset, uint3
         address[i] = base[i] + offset;
 }
 
-static void pointers(struct wave *w, const uint32_t *address, uint8_t *out[LANES])
+/* LDS addresses to host addresses. */
+static void places(struct wave *w, const uint32_t *address, uint64_t *place)
 {
-    for (int i = 0; i < w->lanes; i++)
-        out[i] = w->group->lds + address[i];
+    uint64_t base = (uintptr_t)w->group->lds;
+    for (int i = 0; i < LANES; i++)
+        place[i] = base + address[i];
 }
 
-static void load_at(struct wave *w, const struct op *o, const uint32_t *address, unsigned reg,
-                    unsigned access)
+static void load_at(struct wave *w, const uint32_t *address, unsigned reg, unsigned access)
 {
-    unsigned bytes = access & ACCESS_BYTES;
-    uint64_t good = reach_lds(w, address, w->exec, bytes, false);
-    static const uint32_t zero[4];
-    if (good == w->all && bytes >= 4) {
-        uint8_t *from[LANES];
-        pointers(w, address, from);
-        load_all_lanes(w, reg, (const uint8_t *const *)from, bytes);
-        return;
-    }
-    for (uint64_t left = w->exec; left; left &= left - 1) {
-        int i = __builtin_ctzll(left);
-        put_loaded(w, o, reg, i, good >> i & 1 ? w->group->lds + address[i] : (void *)zero, access);
-    }
+    uint64_t place[LANES], good = reach_lds(w, address, w->exec, access & ACCESS_BYTES, false);
+    places(w, address, place);
+    load_lanes(w, reg, place, good, access);
 }
 
 static void store_at(struct wave *w, const uint32_t *address, unsigned reg, unsigned access)
 {
-    unsigned bytes = access & ACCESS_BYTES;
-    uint64_t good = reach_lds(w, address, w->exec, bytes, true);
-    if (good == w->all && bytes >= 4) {
-        uint8_t *to[LANES];
-        pointers(w, address, to);
-        store_all_lanes(w, reg, to, bytes);
-        return;
-    }
-    for (uint64_t left = good; left; left &= left - 1) {
-        int i = __builtin_ctzll(left);
-        take_stored(w, reg, i, w->group->lds + address[i], access);
-    }
+    uint64_t place[LANES], good = reach_lds(w, address, w->exec, access & ACCESS_BYTES, true);
+    places(w, address, place);
+    store_lanes(w, reg, place, good, access);
 }
 
 void ds_load(struct wave *w, const struct op *o)
@@ -101,7 +81,7 @@ void ds_load(struct wave *w, const struct op *o)
     unsigned access = (unsigned)o->parameter;
     access |= o->dst[0].half == HALF_HIGH ? ACCESS_D16 | ACCESS_HIGH : 0;
     addresses(w, o, (uint32_t)o->offset, address);
-    load_at(w, o, address, o->dst[0].first, access);
+    load_at(w, address, o->dst[0].first, access);
 }
 
 void ds_store(struct wave *w, const struct op *o)
@@ -125,8 +105,8 @@ void ds_load2(struct wave *w, const struct op *o)
     unsigned bytes = (unsigned)o->parameter & ACCESS_BYTES, reg = o->dst[0].first;
     addresses(w, o, (uint32_t)o->offset * unit(o), first);
     addresses(w, o, (uint32_t)o->offset1 * unit(o), second);
-    load_at(w, o, first, reg, bytes);
-    load_at(w, o, second, reg + bytes / 4, bytes);
+    load_at(w, first, reg, bytes);
+    load_at(w, second, reg + bytes / 4, bytes);
 }
 
 void ds_store2(struct wave *w, const struct op *o)

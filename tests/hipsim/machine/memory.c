@@ -3,11 +3,6 @@
  * Path of a launch: the loop of run.c, classes SMEM and MEMORY. */
 #include "memory.h"
 
-static bool inside(const struct hipsim_allocation *a, uint64_t first, uint64_t last)
-{
-    return first >= a->base && last >= first && last <= a->base + a->size;
-}
-
 /* The allocation of an address, from this thread's last few. */
 static const struct hipsim_allocation *allocation_of(struct thread *thread, uint64_t address)
 {
@@ -46,27 +41,30 @@ static void out_of_bounds(struct wave *w, int lane, uint64_t address, unsigned b
                (unsigned long long)a->size);
 }
 
+static bool allows(const struct hipsim_allocation *a, unsigned bytes, bool write)
+{
+    return a && a->size >= bytes && (a->writable || !write);
+}
+
 uint64_t reach_lanes(struct wave *w, const uint64_t *address, uint64_t lanes, unsigned bytes,
                      bool write)
 {
-    uint64_t least = UINT64_MAX, greatest = 0, good = lanes;
-    if (!lanes)
-        return 0;
-    for (uint64_t left = lanes; left; left &= left - 1) {
-        uint64_t x = address[__builtin_ctzll(left)];
-        least = x < least ? x : least;
-        greatest = x > greatest ? x : greatest;
-    }
-    const struct hipsim_allocation *a = allocation_of(w->thread, least);
-    if (a && inside(a, least, greatest + bytes) && (a->writable || !write))
-        return lanes;
-    for (uint64_t left = lanes; left; left &= left - 1) {
-        int i = __builtin_ctzll(left);
-        a = allocation_of(w->thread, address[i]);
-        if (a && inside(a, address[i], address[i] + bytes) && (a->writable || !write))
-            continue;
-        out_of_bounds(w, i, address[i], bytes, write);
-        good &= ~(UINT64_C(1) << i);
+    uint64_t good = lanes;
+    for (int i = 0; i < w->lanes; i++) /* misses overlap; an address that is none does no harm */
+        __builtin_prefetch((const void *)(uintptr_t)address[i]);
+    for (uint64_t left = lanes; left;) {
+        int first = __builtin_ctzll(left);
+        const struct hipsim_allocation *a = allocation_of(w->thread, address[first]);
+        if (allows(a, bytes, write)) {
+            uint64_t base = a->base, last = a->size - bytes;
+            MASK_LANES(inside, i, address[i] - base <= last)
+            left &= ~inside;
+        }
+        if (left >> first & 1) {
+            out_of_bounds(w, first, address[first], bytes, write);
+            left &= left - 1;
+            good &= ~(UINT64_C(1) << first);
+        }
     }
     return good;
 }
@@ -74,7 +72,7 @@ uint64_t reach_lanes(struct wave *w, const uint64_t *address, uint64_t lanes, un
 const void *reach_scalar(struct wave *w, uint64_t address, unsigned bytes)
 {
     const struct hipsim_allocation *a = allocation_of(w->thread, address);
-    if (a && inside(a, address, address + bytes))
+    if (allows(a, bytes, false) && address - a->base <= a->size - bytes)
         return (const void *)(uintptr_t)address;
     out_of_bounds(w, -1, address, bytes, false);
     return NULL;
@@ -120,86 +118,129 @@ void s_buffer_load(struct wave *w, const struct op *o)
     load_scalar(w, o, in_range ? reach_scalar(w, base + offset, bytes) : NULL);
 }
 
-void put_loaded(struct wave *w, const struct op *o, unsigned reg, int lane, const void *from,
-                unsigned access)
-{
-    unsigned bytes = access & ACCESS_BYTES;
-    (void)o;
-    if (bytes >= 4) {
-        for (unsigned k = 0; 4 * k < bytes; k++)
-            memcpy(&w->v[reg + k][lane], (const uint8_t *)from + 4 * k, 4);
-        return;
-    }
-    uint32_t x = 0, *d = &w->v[reg][lane];
-    memcpy(&x, from, bytes);
-    if (access & ACCESS_SIGN)
-        x = bytes == 1 ? (uint32_t)(int8_t)x : (uint32_t)(int16_t)x;
-    if (access & ACCESS_D16)
-        x = access & ACCESS_HIGH ? (*d & 0xffff) | x << 16 : (*d & 0xffff0000) | (x & 0xffff);
-    *d = x;
-}
-
-void take_stored(struct wave *w, unsigned reg, int lane, void *to, unsigned access)
-{
-    unsigned bytes = access & ACCESS_BYTES;
-    if (bytes < 4) {
-        uint32_t x = access & ACCESS_HIGH ? w->v[reg][lane] >> 16 : w->v[reg][lane];
-        memcpy(to, &x, bytes);
-        return;
-    }
-    for (unsigned k = 0; 4 * k < bytes; k++)
-        memcpy((uint8_t *)to + 4 * k, &w->v[reg + k][lane], 4);
-}
-
 typedef uint32_t quad __attribute__((vector_size(16)));
+typedef uint64_t pair __attribute__((vector_size(16)));
 typedef uint32_t unaligned_quad __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint64_t unaligned_u64 __attribute__((aligned(1), may_alias));
+typedef uint32_t unaligned_u32 __attribute__((aligned(1), may_alias));
+typedef uint16_t unaligned_u16 __attribute__((aligned(1), may_alias));
+#define AT(type, address) (*(type *)(uintptr_t)(address))
+
+/* gcc before 12 has only the other one. */
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (quad){__VA_ARGS__})
+#endif
 
 /* 4 lanes of 4 words to 4 words of 4 lanes, and back. */
 static inline void transpose(quad x[4])
 {
-    const quad low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, first = {0, 1, 4, 5}, second = {2, 3, 6, 7};
-    quad a = __builtin_shuffle(x[0], x[1], low), b = __builtin_shuffle(x[0], x[1], high);
-    quad c = __builtin_shuffle(x[2], x[3], low), d = __builtin_shuffle(x[2], x[3], high);
-    x[0] = __builtin_shuffle(a, c, first);
-    x[1] = __builtin_shuffle(a, c, second);
-    x[2] = __builtin_shuffle(b, d, first);
-    x[3] = __builtin_shuffle(b, d, second);
+    quad a = SHUFFLE(x[0], x[1], 0, 4, 1, 5), b = SHUFFLE(x[0], x[1], 2, 6, 3, 7);
+    quad c = SHUFFLE(x[2], x[3], 0, 4, 1, 5), d = SHUFFLE(x[2], x[3], 2, 6, 3, 7);
+    x[0] = SHUFFLE(a, c, 0, 1, 4, 5);
+    x[1] = SHUFFLE(a, c, 2, 3, 6, 7);
+    x[2] = SHUFFLE(b, d, 0, 1, 4, 5);
+    x[3] = SHUFFLE(b, d, 2, 3, 6, 7);
 }
 
-void load_all_lanes(struct wave *w, unsigned reg, const uint8_t *const from[LANES], unsigned bytes)
+/* Lanes of `bytes` bytes each to registers, a narrow value in the low bits; and back. */
+static void gather(const uint64_t *from, unsigned bytes, int lanes, uint32_t (*out)[LANES])
 {
-    if (bytes != 16) {
+    if (bytes == 16) {
+        for (int i = 0; i < lanes; i += 4) {
+            quad x[4];
+            for (int k = 0; k < 4; k++)
+                x[k] = AT(const unaligned_quad, from[i + k]);
+            transpose(x);
+            for (int k = 0; k < 4; k++)
+                *(quad *)&out[k][i] = x[k];
+        }
+    } else if (bytes == 8) {
+        for (int i = 0; i < lanes; i += 4) {
+            quad x = (quad)(pair){AT(const unaligned_u64, from[i]),
+                                  AT(const unaligned_u64, from[i + 1])};
+            quad y = (quad)(pair){AT(const unaligned_u64, from[i + 2]),
+                                  AT(const unaligned_u64, from[i + 3])};
+            *(quad *)&out[0][i] = SHUFFLE(x, y, 0, 2, 4, 6);
+            *(quad *)&out[1][i] = SHUFFLE(x, y, 1, 3, 5, 7);
+        }
+    } else if (bytes >= 4) {
         for (unsigned k = 0; 4 * k < bytes; k++)
-            for (int i = 0; i < w->lanes; i++)
-                memcpy(&w->v[reg + k][i], from[i] + 4 * k, 4);
-        return;
-    }
-    for (int i = 0; i < w->lanes; i += 4) {
-        quad x[4];
-        for (int k = 0; k < 4; k++)
-            x[k] = *(const unaligned_quad *)from[i + k];
-        transpose(x);
-        for (unsigned k = 0; k < 4; k++)
-            *(quad *)&w->v[reg + k][i] = x[k];
+            for (int i = 0; i < lanes; i++)
+                out[k][i] = AT(const unaligned_u32, from[i] + 4 * k);
+    } else {
+        for (int i = 0; i < lanes; i++)
+            out[0][i] = bytes == 1 ? AT(const uint8_t, from[i]) : AT(const unaligned_u16, from[i]);
     }
 }
 
-void store_all_lanes(struct wave *w, unsigned reg, uint8_t *const to[LANES], unsigned bytes)
+static void scatter(const uint64_t *to, unsigned bytes, int lanes, const uint32_t (*in)[LANES],
+                    int shift)
 {
-    if (bytes != 16) {
-        for (unsigned k = 0; 4 * k < bytes; k++)
-            for (int i = 0; i < w->lanes; i++)
-                memcpy(to[i] + 4 * k, &w->v[reg + k][i], 4);
+    if (bytes == 16) {
+        for (int i = 0; i < lanes; i += 4) {
+            quad x[4];
+            for (int k = 0; k < 4; k++)
+                x[k] = *(const quad *)&in[k][i];
+            transpose(x);
+            for (int k = 0; k < 4; k++)
+                AT(unaligned_quad, to[i + k]) = x[k];
+        }
+    } else if (bytes == 8) {
+        for (int i = 0; i < lanes; i += 4) {
+            quad low = *(const quad *)&in[0][i], high = *(const quad *)&in[1][i];
+            pair x = (pair)SHUFFLE(low, high, 0, 4, 1, 5), y = (pair)SHUFFLE(low, high, 2, 6, 3, 7);
+            AT(unaligned_u64, to[i]) = x[0];
+            AT(unaligned_u64, to[i + 1]) = x[1];
+            AT(unaligned_u64, to[i + 2]) = y[0];
+            AT(unaligned_u64, to[i + 3]) = y[1];
+        }
+    } else {
+        for (int i = 0; i < lanes; i++) {
+            if (bytes == 1)
+                AT(uint8_t, to[i]) = (uint8_t)(in[0][i] >> shift);
+            else if (bytes == 2)
+                AT(unaligned_u16, to[i]) = (uint16_t)(in[0][i] >> shift);
+            else
+                for (unsigned k = 0; 4 * k < bytes; k++)
+                    AT(unaligned_u32, to[i] + 4 * k) = in[k][i];
+        }
+    }
+}
+
+/* Lanes outside `good` go to `elsewhere`. */
+static void divert(struct wave *w, uint64_t *address, uint64_t good, const void *elsewhere)
+{
+    if (good == w->all)
         return;
-    }
-    for (int i = 0; i < w->lanes; i += 4) {
-        quad x[4];
-        for (unsigned k = 0; k < 4; k++)
-            x[k] = *(const quad *)&w->v[reg + k][i];
-        transpose(x);
-        for (int k = 0; k < 4; k++)
-            *(unaligned_quad *)to[i + k] = x[k];
-    }
+    for (int i = 0; i < w->lanes; i++)
+        address[i] = good >> i & 1 ? address[i] : (uintptr_t)elsewhere;
+}
+
+void load_lanes(struct wave *w, unsigned reg, uint64_t *address, uint64_t good, unsigned access)
+{
+    static const _Alignas(16) uint8_t zero[16];
+    unsigned bytes = access & ACCESS_BYTES;
+    uint32_t (*out)[LANES] = w->full && bytes >= 4 ? &w->v[reg] : w->temporary;
+    uint32_t *x = out[0], *old = w->v[reg];
+    divert(w, address, good, zero);
+    gather(address, bytes, w->lanes, out);
+    if (access & ACCESS_SIGN)
+        FOR_LANES(i) x[i] = bytes == 1 ? (uint32_t)(int8_t)x[i] : (uint32_t)(int16_t)x[i];
+    if ((access & ACCESS_D16) && (access & ACCESS_HIGH))
+        FOR_LANES(i) x[i] = (old[i] & 0xffff) | x[i] << 16;
+    else if (access & ACCESS_D16)
+        FOR_LANES(i) x[i] = (old[i] & 0xffff0000) | (x[i] & 0xffff);
+    for (unsigned k = 0; k < (bytes + 3) / 4; k++)
+        merge32(w, reg + k, out[k]);
+}
+
+void store_lanes(struct wave *w, unsigned reg, uint64_t *address, uint64_t good, unsigned access)
+{
+    _Alignas(16) uint8_t nowhere[16];
+    divert(w, address, good, nowhere);
+    scatter(address, access & ACCESS_BYTES, w->lanes, &w->v[reg], access & ACCESS_HIGH ? 16 : 0);
 }
 
 /* Address operand, then scalar base or off. */
@@ -233,16 +274,7 @@ void global_load(struct wave *w, const struct op *o)
     global_addresses(w, o, 0, address);
     uint64_t good = reach_lanes(w, address, w->exec, bytes, false);
     w->thread->counters.bytes_loaded += bytes * (unsigned)__builtin_popcountll(w->exec);
-    if (good == w->all && bytes >= 4) {
-        load_all_lanes(w, o->dst[0].first, (const uint8_t *const *)address, bytes);
-        return;
-    }
-    static const uint32_t zero[4];
-    for (uint64_t left = w->exec; left; left &= left - 1) {
-        int i = __builtin_ctzll(left);
-        const void *from = good >> i & 1 ? (const void *)(uintptr_t)address[i] : zero;
-        put_loaded(w, o, o->dst[0].first, i, from, access);
-    }
+    load_lanes(w, o->dst[0].first, address, good, access);
 }
 
 /* Sources: address, data, base. */
@@ -253,10 +285,7 @@ void global_store(struct wave *w, const struct op *o)
     access |= o->src[1].half == HALF_HIGH ? ACCESS_HIGH : 0;
     global_addresses(w, o, 0, address);
     uint64_t good = reach_lanes(w, address, w->exec, bytes, true);
-    for (uint64_t left = good; left; left &= left - 1) {
-        int i = __builtin_ctzll(left);
-        take_stored(w, o->src[1].first, i, (void *)(uintptr_t)address[i], access);
-    }
+    store_lanes(w, o->src[1].first, address, good, access);
     w->thread->counters.bytes_stored += bytes * (unsigned)__builtin_popcountll(good);
 }
 

@@ -27,11 +27,9 @@ uint64_t reach_lds_atomic(struct wave *w, const uint32_t *address, uint64_t lane
 /* Direct to LDS: reported as outstanding until vmcnt was waited for. */
 uint64_t reach_lds_dma(struct wave *w, const uint32_t *address, uint64_t lanes, unsigned bytes);
 
-/* Every lane active and in bounds; bytes a multiple of 4. The pointers may be device addresses. */
-void load_all_lanes(struct wave *w, unsigned reg, const uint8_t *const from[LANES], unsigned bytes);
-void store_all_lanes(struct wave *w, unsigned reg, uint8_t *const to[LANES], unsigned bytes);
-void put_loaded(struct wave *w, const struct op *o, unsigned reg, int lane, const void *from,
-                unsigned access);
-void take_stored(struct wave *w, unsigned reg, int lane, void *to, unsigned access);
+/* What is at the host addresses to registers, and back; only `good` lanes are touched, of a load
+ * the other active lanes become zero. Writes over `address`. */
+void load_lanes(struct wave *w, unsigned reg, uint64_t *address, uint64_t good, unsigned access);
+void store_lanes(struct wave *w, unsigned reg, uint64_t *address, uint64_t good, unsigned access);
 
 #endif

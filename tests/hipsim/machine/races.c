@@ -171,6 +171,30 @@ static void write_cell(const struct access *a, struct cell *cell)
     cell->leaked = false;
 }
 
+/* The usual cell: nothing to report, no partial writes, no load straight to LDS. */
+static inline bool read_plainly(struct cell *cell, uint32_t epoch, int me)
+{
+    bool other = cell->writer != me;
+    if (cell->write_epoch == 0 || (other && cell->write_epoch == epoch) || cell->leaked ||
+        cell->dma_token)
+        return false;
+    cell->readers = (cell->read_epoch == epoch ? cell->readers : 0) | 1u << me;
+    cell->read_epoch = epoch;
+    return true;
+}
+
+static inline bool write_plainly(struct cell *cell, uint32_t epoch, int me, uint32_t leaked_readers)
+{
+    uint32_t others = ~(1u << me);
+    bool other = cell->writer != me;
+    if ((other && cell->write_epoch == epoch) || cell->leaked || cell->dma_token ||
+        (cell->read_epoch == epoch && (cell->readers & others)) || (leaked_readers & others))
+        return false;
+    cell->write_epoch = epoch;
+    cell->writer = (uint8_t)me;
+    return true;
+}
+
 static void access_dword(struct access *a, uint32_t dword, uint32_t first, uint32_t last,
                          bool write)
 {
@@ -193,6 +217,23 @@ static void access_dword(struct access *a, uint32_t dword, uint32_t first, uint3
     }
 }
 
+static void access_lane(struct access *a, uint32_t at, unsigned bytes, bool write)
+{
+    struct lds_shadow *s = a->w->group->shadow;
+    uint32_t epoch = a->w->group->epoch, end = at + bytes;
+    int me = a->w->index;
+    for (uint32_t dword = at / 4; 4 * dword < end; dword++) {
+        uint32_t first = 4 * dword > at ? 4 * dword : at;
+        uint32_t last = 4 * dword + 4 < end ? 4 * dword + 4 : end;
+        bool plain = !s->split[dword] && (!write || (last - first == 4 && !a->dma_token));
+        struct cell *cell = &s->cells[dword];
+        if (plain && (write ? write_plainly(cell, epoch, me, s->leaked_readers[dword])
+                            : read_plainly(cell, epoch, me)))
+            continue;
+        access_dword(a, dword, first, last, write);
+    }
+}
+
 void races_access(struct wave *w, const uint32_t *address, uint64_t lanes, unsigned bytes,
                   bool write, bool dma)
 {
@@ -202,12 +243,8 @@ void races_access(struct wave *w, const uint32_t *address, uint64_t lanes, unsig
         a.dma_token = w->checks->issued[COUNTER_VM] + 1;
     for (uint64_t left = lanes; left; left &= left - 1) {
         a.lane = __builtin_ctzll(left);
-        uint32_t at = address[a.lane], end = at + bytes;
-        for (uint32_t dword = at / 4; 4 * dword < end; dword++) {
-            uint32_t first = 4 * dword > at ? 4 * dword : at;
-            uint32_t last = 4 * dword + 4 < end ? 4 * dword + 4 : end;
-            access_dword(&a, dword, first, last, write);
-        }
+        access_lane(&a, address[a.lane], bytes, write);
     }
-    remember(w, address, lanes, bytes, write);
+    if (wants(w, HIPSIM_CHECK_WAITS | HIPSIM_CHECK_RACES))
+        remember(w, address, lanes, bytes, write);
 }

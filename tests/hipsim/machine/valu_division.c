@@ -56,45 +56,60 @@ static bool subnormal_f64(double x)
 SCALE(scale_f32, float, biased_f32, subnormal_f32, ldexpf, 64, 96, 23)
 SCALE(scale_f64, double, biased_f64, subnormal_f64, ldexp, 128, 768, 53)
 
-#define DIV_SCALE(name, type, scale)                                                               \
+/* Nothing is scaled: both exponents and their difference are far from the ends. */
+#define UNSCALED(name, real, biased, top, wide, tiny)                                              \
+    static inline bool name(real s1, real s2)                                                      \
+    {                                                                                              \
+        int e1 = biased(s1), e2 = biased(s2), apart = e2 - e1;                                     \
+        return (e1 >= 1) & (e1 <= top - 3) & (e2 > tiny) & (e2 < top) & (apart < wide) &           \
+               (apart >= 2 - top / 2);                                                             \
+    }
+UNSCALED(unscaled_f32, float, biased_f32, 255, 96, 23)
+UNSCALED(unscaled_f64, double, biased_f64, 2047, 768, 53)
+
+#define DIV_SCALE(name, type)                                                                      \
     void name(struct wave *w, const struct op *o)                                                  \
     {                                                                                              \
         SOURCE(type, a, 0)                                                                         \
         SOURCE(type, b, 1) SOURCE(type, c, 2) _Alignas(64) LANE_##type d_[LANES];                  \
+        MASK_LANES(easy, i, unscaled_##type(b_[i], c_[i]))                                         \
         uint64_t mask = 0;                                                                         \
-        for (int i = 0; i < w->lanes; i++) {                                                       \
+        FOR_LANES(i) d_[i] = a_[i];                                                                \
+        for (uint64_t left = w->exec & ~easy; left; left &= left - 1) {                            \
+            int i = __builtin_ctzll(left);                                                         \
             bool scaled;                                                                           \
-            d_[i] = scale(a_[i], b_[i], c_[i], &scaled);                                           \
+            d_[i] = scale_##type(a_[i], b_[i], c_[i], &scaled);                                    \
             mask |= (uint64_t)scaled << i;                                                         \
         }                                                                                          \
-        FINISH_##type(d_) put_mask(w, o->dst[1].first, mask & w->exec);                            \
+        FINISH_##type(d_) put_mask(w, o->dst[1].first, mask);                                      \
     }
-DIV_SCALE(v_div_scale_f32, f32, scale_f32)
-DIV_SCALE(v_div_scale_f64, f64, scale_f64)
+DIV_SCALE(v_div_scale_f32, f32)
+DIV_SCALE(v_div_scale_f64, f64)
 
 /* Scaled before it is rounded, once: a subnormal quotient stays correct. */
-static float fmas_f32(float a, float b, float c, bool scaled)
+static float scaled_f32(float a, float b, float c)
 {
-    if (!scaled)
-        return __builtin_fmaf(a, b, c);
     return (float)(((double)a * b + c) * (biased_f32(c) > 127 ? 0x1p64 : 0x1p-64));
 }
 
-static double fmas_f64(double a, double b, double c, bool scaled)
+static double scaled_f64(double a, double b, double c)
 {
-    if (!scaled)
-        return __builtin_fma(a, b, c);
     return (double)(((__float128)a * b + c) * (biased_f64(c) > 1023 ? 0x1p128 : 0x1p-128));
 }
+#define fma_f32 __builtin_fmaf
+#define fma_f64 __builtin_fma
 
 #define DIV_FMAS(type)                                                                             \
     void v_div_fmas_##type(struct wave *w, const struct op *o)                                     \
     {                                                                                              \
         SOURCE(type, a, 0)                                                                         \
         SOURCE(type, b, 1) SOURCE(type, c, 2) _Alignas(64) LANE_##type d_[LANES];                  \
-        uint64_t vcc = get_mask(w, SREG_VCC);                                                      \
-        for (int i = 0; i < w->lanes; i++)                                                         \
-            d_[i] = fmas_##type(a_[i], b_[i], c_[i], vcc >> i & 1);                                \
+        uint64_t vcc = get_mask(w, SREG_VCC) & w->exec;                                            \
+        FOR_LANES(i) d_[i] = fma_##type(a_[i], b_[i], c_[i]);                                      \
+        for (uint64_t left = vcc; left; left &= left - 1) {                                        \
+            int i = __builtin_ctzll(left);                                                         \
+            d_[i] = scaled_##type(a_[i], b_[i], c_[i]);                                            \
+        }                                                                                          \
         FINISH_##type(d_)                                                                          \
     }
 DIV_FMAS(f32)
@@ -126,6 +141,40 @@ DIV_FMAS(f64)
 FIXUP(fixup_f32, float, biased_f32, copysignf, -150, 255)
 FIXUP(fixup_f64, double, biased_f64, copysign, -1075, 2047)
 
-VALU3(v_div_fixup_f32, f32, f32, f32, f32, fixup_f32(a, b, c))
-VALU3(v_div_fixup_f64, f64, f64, f64, f64, fixup_f64(a, b, c))
+/* Numbers with nothing special about them or their quotient: only the sign is put right. */
+#define UNFIXED(name, real, biased, under, top)                                                    \
+    static inline bool name(real a, real b, real c)                                                \
+    {                                                                                              \
+        int eb = biased(b), ec = biased(c);                                                        \
+        return (a == a) & (eb >= 1) & (eb < top) & (ec >= 1) & (ec < top) & (ec - eb >= under);    \
+    }
+UNFIXED(unfixed_f32, float, biased_f32, -150, 255)
+UNFIXED(unfixed_f64, double, biased_f64, -1075, 2047)
+
+static inline float signed_f32(float a, float b, float c)
+{
+    return as_f32((as_u32(a) & 0x7fffffff) | ((as_u32(b) ^ as_u32(c)) & 0x80000000));
+}
+
+static inline double signed_f64(double a, double b, double c)
+{
+    uint64_t sign = UINT64_C(1) << 63;
+    return as_f64((as_u64(a) & ~sign) | ((as_u64(b) ^ as_u64(c)) & sign));
+}
+
+#define DIV_FIXUP(type)                                                                            \
+    void v_div_fixup_##type(struct wave *w, const struct op *o)                                    \
+    {                                                                                              \
+        SOURCE(type, a, 0)                                                                         \
+        SOURCE(type, b, 1) SOURCE(type, c, 2) _Alignas(64) LANE_##type d_[LANES];                  \
+        MASK_LANES(easy, i, unfixed_##type(a_[i], b_[i], c_[i]))                                   \
+        FOR_LANES(i) d_[i] = signed_##type(a_[i], b_[i], c_[i]);                                   \
+        for (uint64_t left = w->exec & ~easy; left; left &= left - 1) {                            \
+            int i = __builtin_ctzll(left);                                                         \
+            d_[i] = fixup_##type(a_[i], b_[i], c_[i]);                                             \
+        }                                                                                          \
+        FINISH_##type(d_)                                                                          \
+    }
+DIV_FIXUP(f32)
+DIV_FIXUP(f64)
 VALU3(v_div_fixup_f16, f16, f16, f16, f16, fixup_f32(a, b, c))

@@ -12,6 +12,26 @@ static inline float flush(float x)
     return (bits & 0x7f800000) ? x : as_f32(bits & 0x80000000);
 }
 
+/* 2^a in float64, so that the one rounding to float32 decides: 2^n times the series of 2^f, f in
+ * [-1/2, 1/2], to 3e-13. */
+static inline float exp2_f32(float a)
+{
+    const double magic = 0x1.8p52; /* adding it rounds to an integer, in the low bits */
+    double x = a > 160 ? 160 : a < -160 ? -160 : a, shifted = x + magic, f = x - (shifted - magic);
+    double p = 7.0549116208011233e-09;
+    p = p * f + 1.0178086009239699e-07;
+    p = p * f + 1.3215486790144309e-06;
+    p = p * f + 1.5252733804059840e-05;
+    p = p * f + 1.5403530393381608e-04;
+    p = p * f + 1.3333558146428443e-03;
+    p = p * f + 9.6181291076284769e-03;
+    p = p * f + 5.5504108664821576e-02;
+    p = p * f + 2.4022650695910072e-01;
+    p = p * f + 6.9314718055994531e-01;
+    p = p * f + 1;
+    return (float)(p * as_f64((as_u64(shifted) + 1023) << 52));
+}
+
 /* IEEE minNum and maxNum; -0 is below +0. */
 static inline float min_f32(float a, float b)
 {
@@ -75,7 +95,7 @@ VALU3(v_maximum3_f32, f32, f32, f32, f32, maximum_f32(maximum_f32(a, b), c))
 VALU1(v_rcp_f32, f32, f32, flush(1.0f / flush(a)))
 VALU1(v_rsq_f32, f32, f32, (float)(1.0 / sqrt((double)flush(a))))
 VALU1(v_sqrt_f32, f32, f32, sqrtf(flush(a)))
-VALU1(v_exp_f32, f32, f32, flush(exp2f(flush(a))))
+VALU1(v_exp_f32, f32, f32, flush(exp2_f32(flush(a))))
 VALU1(v_log_f32, f32, f32, log2f(flush(a)))
 VALU1(v_sin_f32, f32, f32, (float)sin(6.283185307179586 * ((double)a - floor((double)a))))
 VALU1(v_cos_f32, f32, f32, (float)cos(6.283185307179586 * ((double)a - floor((double)a))))
@@ -205,9 +225,11 @@ void merge16(struct wave *w, const struct op *o, const uint32_t *lanes)
     bool keep = o->dst[0].half != HALF_WHOLE || o->row->parameter == KEEP_HIGH ||
                 w->thread->launch->arch->family >= HIPSIM_RDNA3;
     bool high = o->dst[0].half == HALF_HIGH;
-    for (int i = 0; i < w->lanes; i++) {
-        uint32_t x = lanes[i] & 0xffff, old = d[i];
-        uint32_t new = high ? (old & 0xffff) | x << 16 : keep ? (old & 0xffff0000) | x : x;
-        d[i] = (new & w->lane_mask[i]) | (old & ~w->lane_mask[i]);
+    uint32_t mask = high ? 0xffff0000 : keep ? 0xffff : UINT32_MAX;
+    int shift = high ? 16 : 0;
+    FOR_LANES(i)
+    {
+        uint32_t of_lane = mask & w->lane_mask[i];
+        d[i] = ((lanes[i] & 0xffff) << shift & of_lane) | (d[i] & ~of_lane);
     }
 }

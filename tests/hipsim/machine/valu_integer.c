@@ -8,7 +8,6 @@
 #define I24(x) ((int32_t)((uint32_t)(x) << 8) >> 8)
 
 VALU1(v_mov_b32, u32, u32, a)
-VALU1(v_mov_b64, u64, u64, a)
 VALU1(v_mov_b16, u16, u16, a)
 VALU1(v_not_b32, u32, u32, ~a)
 VALU1(v_not_b16, u16, u16, ~a)
@@ -106,24 +105,34 @@ static inline uint32_t sign_run(uint32_t a)
 }
 VALU1(v_ffbh_i32, u32, u32, sign_run(a))
 
-/* Bytes 0-3 of a selector index b, 4-7 a; 8-11 spread a sign, 12 is 0, above 0xff. */
-static inline uint32_t pick(uint64_t bytes, uint32_t selector)
+/* v_perm: selectors 0-3 name bytes of b, 4-7 of a. */
+static inline uint32_t byte_of(uint32_t a, uint32_t b, uint32_t selector)
 {
-    static const uint8_t sign_of[] = {15, 31, 47, 63};
-    if (selector < 8)
-        return (uint32_t)(bytes >> 8 * selector & 255);
-    if (selector < 12)
-        return bytes >> sign_of[selector - 8] & 1 ? 255 : 0;
-    return selector == 12 ? 0 : 255;
+    return (selector & 4 ? a : b) >> 8 * (selector & 3) & 255;
 }
 
-static inline uint32_t permute(uint32_t a, uint32_t b, uint32_t c)
+/* 8-11 spread the sign of a half of b or a, 12 is 0, above 0xff. */
+static inline uint32_t pick(uint32_t a, uint32_t b, uint32_t selector)
 {
-    uint64_t bytes = (uint64_t)a << 32 | b;
-    return pick(bytes, c & 255) | pick(bytes, c >> 8 & 255) << 8 |
-           pick(bytes, c >> 16 & 255) << 16 | pick(bytes, c >> 24) << 24;
+    uint32_t sign = (selector & 2 ? a : b) >> (selector & 1 ? 31 : 15) & 1;
+    uint32_t other = selector < 12 ? 255 * sign : selector == 12 ? 0 : 255;
+    return selector < 8 ? byte_of(a, b, selector) : other;
 }
-VALU3(v_perm_b32, u32, u32, u32, u32, permute(a, b, c))
+
+#define PERMUTE(byte, a, b, c)                                                                     \
+    (byte(a, b, (c) & 255) | byte(a, b, (c) >> 8 & 255) << 8 | byte(a, b, (c) >> 16 & 255) << 16 | \
+     byte(a, b, (c) >> 24) << 24)
+
+void v_perm_b32(struct wave *w, const struct op *o)
+{
+    SOURCE(u32, a, 0) SOURCE(u32, b, 1) SOURCE(u32, c, 2) RESULT_u32 uint32_t selectors = 0;
+    FOR_LANES(i) selectors |= c_[i];
+    if (selectors & 0xf8f8f8f8)
+        FOR_LANES(i) d_[i] = PERMUTE(pick, a_[i], b_[i], c_[i]);
+    else
+        FOR_LANES(i) d_[i] = PERMUTE(byte_of, a_[i], b_[i], c_[i]);
+    FINISH_u32(d_)
+}
 
 /* A truth table of three inputs: bit 4a + 2b + c of the parameter. */
 static inline uint32_t truth(uint32_t a, uint32_t b, uint32_t c, uint32_t table)
@@ -224,12 +233,6 @@ void v_mad_i64_i32(struct wave *w, const struct op *o)
 
 uint64_t mask_of(struct wave *w, const uint32_t *lanes)
 {
-    uint64_t mask = 0;
-    for (int i = 0; i < w->lanes; i += 8) {
-        uint32_t byte = 0;
-        for (int k = 0; k < 8; k++)
-            byte |= (lanes[i + k] != 0 ? 1u : 0u) << k;
-        mask |= (uint64_t)byte << i;
-    }
+    MASK_LANES(mask, i, lanes[i] != 0)
     return mask & w->exec;
 }

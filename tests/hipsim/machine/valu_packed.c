@@ -114,15 +114,25 @@ PACKED_F32(v_pk_add_f32, 2, a + b)
 PACKED_F32(v_pk_mul_f32, 2, a *b)
 PACKED_F32(v_pk_fma_f32, 3, __builtin_fmaf(a, b, c))
 
+/* Both words are read before either is written. */
+static void move_pair(struct wave *w, const struct op *o, const uint32_t *low, const uint32_t *high)
+{
+    memcpy(w->temporary[0], high, sizeof w->temporary[0]);
+    merge32(w, o->dst[0].first, low);
+    merge32(w, o->dst[0].first + 1u, w->temporary[0]);
+}
+
 void v_pk_mov_b32(struct wave *w, const struct op *o)
 {
     _Alignas(64) uint32_t a[LANES], b[LANES];
-    const uint32_t *low = lanes32(w, &o->src[0], o->op_sel & 1, a);
-    const uint32_t *high = lanes32(w, &o->src[1], o->op_sel >> 1 & 1, b);
-    memcpy(w->temporary[0], low, sizeof a);
-    memcpy(w->temporary[1], high, sizeof b);
-    merge32(w, o->dst[0].first, w->temporary[0]);
-    merge32(w, o->dst[0].first + 1u, w->temporary[1]);
+    move_pair(w, o, lanes32(w, &o->src[0], o->op_sel & 1, a),
+              lanes32(w, &o->src[1], o->op_sel >> 1 & 1, b));
+}
+
+void v_mov_b64(struct wave *w, const struct op *o)
+{
+    _Alignas(64) uint32_t a[LANES], b[LANES];
+    move_pair(w, o, lanes32(w, &o->src[0], 0, a), lanes32(w, &o->src[0], 1, b));
 }
 
 /* fma_mix: a source is a float16 half where op_sel_hi says so, else a float32. neg_lo negates,

@@ -81,13 +81,12 @@ static bool in_order(const struct pending *p, const struct op *o, bool write)
            o->class != CLASS_SMEM;
 }
 
+/* A register of a load that is not known to be complete. */
 static void touch(struct wave *w, const struct op *o, unsigned reg, bool write)
 {
     struct wave_checks *c = w->checks;
     struct pending *p = &c->pending[reg];
     uint64_t bit = UINT64_C(1) << reg % 64;
-    if (!(c->outstanding[reg / 64] & bit))
-        return;
     if (complete(c, p)) {
         c->outstanding[reg / 64] &= ~bit;
         return;
@@ -123,7 +122,8 @@ void waits_before(struct wave *w, const struct op *o)
         return;
     for (int i = 0; i < o->range_count; i++)
         for (unsigned k = 0; k < o->ranges[i].count; k++)
-            touch(w, o, o->ranges[i].first + k, o->ranges[i].write);
+            if (c->outstanding[(o->ranges[i].first + k) / 64] >> (o->ranges[i].first + k) % 64 & 1)
+                touch(w, o, o->ranges[i].first + k, o->ranges[i].write);
 }
 
 void waits_after(struct wave *w, const struct op *o)
