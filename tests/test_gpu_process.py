@@ -1,6 +1,7 @@
 """What can go wrong in a GPU call, on the stand-in CUDA driver: its errors, libraries, threads, forks."""
 
 import ctypes
+import shutil
 import threading
 
 import pytest
@@ -176,6 +177,14 @@ def test_a_mapped_library_is_taken_first():
         shutil.rmtree(folder)
     """
     assert in_child(code, None) == "True\n"
+
+
+def test_a_long_path_is_kept_whole(tmp_path):
+    library = tmp_path.joinpath("a" * 250, "b" * 250, "c" * 250, "libcuda.so.1")
+    library.parent.mkdir(parents=True)
+    shutil.copy(stub_cuda.build(), library)
+    code = 'print(mf._core.gpus()["libraries"]["cuda"], dict(mf.info().backends)["NVIDIA GPUs"], sep="\\n")'
+    assert in_child(code, library, build=False).splitlines() == [str(library), f"on: CUDA 13.0, {library}"]
 
 
 def test_import_opens_no_driver():

@@ -7,6 +7,7 @@
 #include "problem/status.h"
 #include "problem/tensor.h"
 
+#include <limits.h>
 #include <stddef.h>
 
 /* What a driver tells of a device. */
@@ -60,9 +61,9 @@ enum { MMF_NOT_CAPTURING = 0 }; /* a capture status; all others mean that work i
  * int is the driver's own error code, 0 for success. */
 typedef struct mmf_driver {
     mmf_device_type type;
-    const char *vendor; /* "HIP", "CUDA" */
-    char path[512];     /* the library, and */
-    char version[32];   /* what it says of itself */
+    const char *vendor;  /* "HIP", "CUDA" */
+    char path[PATH_MAX]; /* the library, and */
+    char version[32];    /* what it says of itself */
     int devices;
 
     /* the driver's own functions, of one signature in both */

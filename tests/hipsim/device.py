@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import library
-from .array import Array, Imported, Memory, view
+from .array import Array, Imported, Memory, make_wait, view
 from .library import hip, made, try_hip
 
 NON_BLOCKING = 1
@@ -72,13 +72,7 @@ class Stream:
 
     def wait_for(self, other: Stream | None) -> None:
         """Let what comes next in this stream wait for what is in the other (None: the default stream) now."""
-        with (other or self).device.current():
-            event = made("hipEventCreateWithFlags", 2)
-            try:
-                hip("hipEventRecord", event, other.handle if other else 0)
-                hip("hipStreamWaitEvent", self.handle, event, 0)
-            finally:
-                hip("hipEventDestroy", event)
+        make_wait((other or self).device, self.handle, other.handle if other else 0)
 
     def destroy(self) -> None:
         handle, self.handle = self.handle, 0
