@@ -2,7 +2,9 @@
 
 import ctypes
 import shutil
+import sys
 import threading
+import time
 
 import pytest
 
@@ -10,7 +12,7 @@ import matmul_fused as mf
 import stub_cuda
 from fake_dlpack import DLDevice
 from gpu_support import A, B, balance, driver, in_child, operands  # noqa: F401
-from stub_cuda import fail_next, fetch
+from stub_cuda import calls, clear_log, fail_next, fetch
 from support import check
 
 # The driver's errors
@@ -283,24 +285,34 @@ def test_fork_before_and_after_the_first_use():
     """)
 
 
-def test_threads_share_one_error_text_each():
-    """The text of a DeviceError is that of its own thread."""
-    texts = []
+def test_an_error_text_belongs_to_its_thread():
+    """A launch fails without the GIL; before its thread raises the exception, another thread fails."""
+    library, interval, texts = stub_cuda.library(), sys.getswitchinterval(), []
+    a, b = operands()
+    mf.matmul_fused(a, b)
 
-    def fails(ordinal):
-        a, b = operands()
-        for x in (a, b):
-            x.device = (2, ordinal)
-            x.change = lambda tensor: setattr(tensor, "device", DLDevice(2, ordinal))
-        for _ in range(200):
-            try:
-                mf.matmul_fused(a, b)
-            except mf.DeviceError as error:
-                texts.append(f"cuda:{ordinal};" in str(error))
+    def fails():
+        with pytest.raises(mf.DeviceError) as caught:
+            mf.matmul_fused(a, b)
+        texts.append(str(caught.value))
 
-    threads = [threading.Thread(target=fails, args=(i,)) for i in (11, 12, 13)]
-    for thread in threads:
+    thread = threading.Thread(target=fails)
+    clear_log()
+    fail_next("cuLaunchKernel", LAUNCH)
+    library.stub_close_gate(b"cuLaunchKernel")
+    try:
         thread.start()
-    for thread in threads:
+        while not calls("cuLaunchKernel"):
+            time.sleep(0.001)
+        sys.setswitchinterval(1000)  # from here on the GIL is not given up
+        library.stub_close_gate(b"")
+        end = time.perf_counter() + 0.2
+        while time.perf_counter() < end:
+            pass
+        with pytest.raises(ValueError, match="unknown activation"):
+            mf.matmul_fused(A, B, None, "nope")
+    finally:
+        sys.setswitchinterval(interval)
+        library.stub_close_gate(b"")
         thread.join()
-    assert texts == [True] * 600
+    assert texts == ["cuLaunchKernel on cuda:0: CUDA_ERROR_LAUNCH_FAILED (unspecified launch failure)"]
