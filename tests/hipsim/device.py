@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,20 @@ def device_count() -> int:
     count = ctypes.c_int()
     try_hip("hipGetDeviceCount", ctypes.byref(count))
     return count.value
+
+
+@contextlib.contextmanager
+def all_clean(*kinds: str) -> Iterator[None]:
+    """The block leaves the devices idle and clean, with no more allocations and handles (of these kinds; none: all)."""
+    devices = [Device(i) for i in range(device_count())]
+    before = [device.report() for device in devices]
+    yield
+    gc.collect()
+    for device, earlier in zip(devices, before, strict=True):
+        report = device.assert_clean()
+        kept = report.allocations - earlier.allocations
+        assert kept <= 0, f"{device}: {report.allocated_bytes} bytes were not freed"
+        assert all(report.handles[kind] <= earlier.handles[kind] for kind in kinds or report.handles), report.handles
 
 
 @dataclass(frozen=True)
