@@ -1,6 +1,6 @@
 /* The driver table: every function of a GPU vendor's driver that this library calls, found by
- * dlopen on first use. Path of a call: under devices.c, launch.c and memory.c; nothing else talks
- * to a driver. */
+ * dlopen on first use. Path of a call: under devices.c, checks.c, launch.c and memory.c; nothing
+ * else talks to a driver. */
 #ifndef MMF_GPU_DRIVER_H
 #define MMF_GPU_DRIVER_H
 
