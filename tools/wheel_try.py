@@ -1,7 +1,7 @@
 """Try the wheel of dist/ on every CPython from 3.11 on that this machine has: `python tools/wheel_try.py`.
 
 Each gets a fresh virtual environment with the wheel, NumPy and pytest, and runs a part of the suite that needs no more;
-on the newest also test_lifetime.py: since 3.12 None and bools are not counted, what is built against 3.11 may count.
+on the newest also test_lifetime.py, which counts references, watches memory and ends interpreters.
 Seconds and sizes are printed and written to build/reports/wheel.json.
 """
 

@@ -155,11 +155,14 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "info":
             if options.objects:
                 _write_objects(options.objects)
-            print(info(), flush=True)
-            return 0
-        for path in filter(None, (options.json, getattr(options, "plot", None))):
-            path.touch()  # a path that cannot be written is told before the work
-        return _check(options) if options.command == "check" else _bench(options)
+            print(info())
+            code = 0
+        else:
+            for path in filter(None, (options.json, getattr(options, "plot", None))):
+                path.touch()  # a path that cannot be written is told before the work
+            code = _check(options) if options.command == "check" else _bench(options)
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:  # the reader, `head` for one, has seen enough: what is left goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
