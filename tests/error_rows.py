@@ -20,31 +20,15 @@ ROWS: list[tuple[str, str, str]] = [
     ("Arrays", "f([[1.0]], B)", "TypeError: A is a list, not an array; pass np.asarray(A)"),
     ("Arrays", "f(A, 3.0)", "TypeError: B is a float, not an array; pass np.asarray(B)"),
     ("Arrays", "f(A, B, 1)", "TypeError: bias is a int, not an array; pass np.asarray(bias)"),
-    (
-        "Arrays",
-        "f(np.float32(1), B)",
-        "TypeError: A is a float32, not an array; pass np.asarray(A)",
-    ),
-    (
-        "Arrays",
-        "f(ArrayProtocolOnly(), B)",
-        "TypeError: A is a ArrayProtocolOnly, not an array; pass np.asarray(A)",
-    ),
+    ("Arrays", "f(np.float32(1), B)", "TypeError: A is a float32, not an array; pass np.asarray(A)"),
+    ("Arrays", "f(ArrayProtocolOnly(), B)", "TypeError: A is a ArrayProtocolOnly, not an array; pass np.asarray(A)"),
     (
         "Arrays",
         "f(np.ma.array(A), B)",
         "TypeError: A is a numpy.ma.MaskedArray, whose mask would be lost; pass A.filled(...)",
     ),
-    (
-        "Arrays",
-        "f(A, np.matrix(B))",
-        "TypeError: B is a numpy.matrix; pass np.asarray(B)",
-    ),
-    (
-        "Arrays",
-        "f(A, B, mf.prepack(B))",
-        "TypeError: bias is a PackedMatrix; only B can be prepacked",
-    ),
+    ("Arrays", "f(A, np.matrix(B))", "TypeError: B is a numpy.matrix; pass np.asarray(B)"),
+    ("Arrays", "f(A, B, mf.prepack(B))", "TypeError: bias is a PackedMatrix; only B can be prepacked"),
     (
         "Arrays",
         "f(A, [B, B], None, 'swiglu')",
@@ -55,11 +39,7 @@ ROWS: list[tuple[str, str, str]] = [
         "f(A, (B, B), [b, b], 'swiglu')",
         "TypeError: bias is a list, not an array; pass a pair as a tuple (gate, up), one array as np.asarray(bias)",
     ),
-    (
-        "Arrays",
-        "f(A, (B, [1.0]), None, 'swiglu')",
-        "TypeError: B[1] is a list, not an array; pass np.asarray(B[1])",
-    ),
+    ("Arrays", "f(A, (B, [1.0]), None, 'swiglu')", "TypeError: B[1] is a list, not an array; pass np.asarray(B[1])"),
     ("Dtypes", "f(A.astype(int), B)", f"TypeError: A has dtype int64; {DTYPES}"),
     ("Dtypes", "f(A.astype(bool), B)", f"TypeError: A has dtype bool; {DTYPES}"),
     ("Dtypes", "f(A, B.astype(complex))", f"TypeError: B has dtype complex128; {DTYPES}"),
@@ -120,11 +100,7 @@ ROWS: list[tuple[str, str, str]] = [
         "f(np.ones((1,) * 9, 'f4'), B)",
         "NotImplementedError: A has 9 axes; at most 8 are supported, merge some by reshape",
     ),
-    (
-        "Shapes",
-        "f(A, B, np.ones(5, 'f4'))",
-        "ValueError: bias has shape (5,), which does not broadcast to (5, 6)",
-    ),
+    ("Shapes", "f(A, B, np.ones(5, 'f4'))", "ValueError: bias has shape (5,), which does not broadcast to (5, 6)"),
     (
         "Shapes",
         "f(A, B, np.ones((2, 5, 6), 'f4'))",
@@ -145,11 +121,7 @@ ROWS: list[tuple[str, str, str]] = [
         "f(A, B, preactivation=np.ones(6, 'f4'))",
         "ValueError: preactivation has shape (6,), it must be (5, 6)",
     ),
-    (
-        "Shapes",
-        "f(A, B, out=np.ones((5, 5), 'f4'))",
-        "ValueError: out has shape (5, 5), it must be (5, 6)",
-    ),
+    ("Shapes", "f(A, B, out=np.ones((5, 5), 'f4'))", "ValueError: out has shape (5, 5), it must be (5, 6)"),
     (
         "Shapes",
         "f(np.broadcast_to(A[:1], (2**40, 7)), np.broadcast_to(B[:, :1], (7, 2**40)))",
@@ -181,21 +153,9 @@ ROWS: list[tuple[str, str, str]] = [
         "f(np.ones((3, 3, 7), 'f4'), B[:, :3], out=strided((3, 3, 3), (4, 8, 20)))",
         "ValueError: out has strides that make its elements overlap; pass an array whose elements are distinct",
     ),
-    (
-        "Outputs",
-        "f(square, square, out=square)",
-        "ValueError: out shares memory with A; pass another out",
-    ),
-    (
-        "Outputs",
-        "f(A[:, :5], square, out=square)",
-        "ValueError: out shares memory with B; pass another out",
-    ),
-    (
-        "Outputs",
-        "f(A, B, buffer[0], out=buffer[:5])",
-        "ValueError: out shares memory with bias; pass another out",
-    ),
+    ("Outputs", "f(square, square, out=square)", "ValueError: out shares memory with A; pass another out"),
+    ("Outputs", "f(A[:, :5], square, out=square)", "ValueError: out shares memory with B; pass another out"),
+    ("Outputs", "f(A, B, buffer[0], out=buffer[:5])", "ValueError: out shares memory with bias; pass another out"),
     (
         "Outputs",
         "f(A, B, C=buffer[1:6], out=buffer[:5])",
@@ -248,16 +208,8 @@ ROWS: list[tuple[str, str, str]] = [
         "f(A, B, activation=len)",
         "TypeError: activation must be None, a name or a tuple (name, parameters...), got builtin_function_or_method",
     ),
-    (
-        "Activations",
-        "f(A, B, activation=())",
-        "ValueError: activation is an empty tuple; pass (name, parameters...)",
-    ),
-    (
-        "Activations",
-        "f(A, B, activation=('relu', 1))",
-        "ValueError: activation relu takes 0 parameters, got 1",
-    ),
+    ("Activations", "f(A, B, activation=())", "ValueError: activation is an empty tuple; pass (name, parameters...)"),
+    ("Activations", "f(A, B, activation=('relu', 1))", "ValueError: activation relu takes 0 parameters, got 1"),
     (
         "Activations",
         "f(A, B, activation=('elu', '1'))",
@@ -293,11 +245,7 @@ ROWS: list[tuple[str, str, str]] = [
         "f(A, B, activation='swiglu', gate_layout='halves\\0')",
         'ValueError: unknown gate_layout "halves\\x00"; it is halves, halves_up_first or interleaved',
     ),
-    (
-        "Gates",
-        "f(A, B, activation='swiglu', gate_layout=1)",
-        "TypeError: gate_layout must be None or a str, got int",
-    ),
+    ("Gates", "f(A, B, activation='swiglu', gate_layout=1)", "TypeError: gate_layout must be None or a str, got int"),
     (
         "Gates",
         "f(A, B[:, :5], activation='swiglu')",
@@ -324,27 +272,15 @@ ROWS: list[tuple[str, str, str]] = [
         "ValueError: B[0] and B[1] must have one shape, got (7, 6) and (7, 5)",
     ),
     ("Gates", "f(A, (B,), activation='swiglu')", "ValueError: B is a tuple of 1; a pair is (gate, up)"),
-    (
-        "Gates",
-        "f(A, (B, B), b, 'swiglu')",
-        "ValueError: B is a pair, so bias must be None or a pair (gate, up)",
-    ),
-    (
-        "Gates",
-        "f(A, B, (b, b), 'swiglu')",
-        "ValueError: bias is a pair but B is not; pass one bias of B's columns",
-    ),
+    ("Gates", "f(A, (B, B), b, 'swiglu')", "ValueError: B is a pair, so bias must be None or a pair (gate, up)"),
+    ("Gates", "f(A, B, (b, b), 'swiglu')", "ValueError: bias is a pair but B is not; pass one bias of B's columns"),
     ("Gates", "f(A, B, (b, b))", "ValueError: bias is a pair but B is not; pass one bias"),
     (
         "Prepacked weights",
         "mf.prepack(np.ones((2, 7, 6), 'f4'))",
         "NotImplementedError: B has shape (2, 7, 6); prepack takes one matrix, pack each of the batch",
     ),
-    (
-        "Prepacked weights",
-        "mf.prepack(b)",
-        "ValueError: B has shape (6,); prepack takes a matrix (K, N)",
-    ),
+    ("Prepacked weights", "mf.prepack(b)", "ValueError: B has shape (6,); prepack takes a matrix (K, N)"),
     (
         "Prepacked weights",
         "mf.prepack(B[:, :5], gate_layout='halves')",
@@ -396,16 +332,8 @@ ROWS: list[tuple[str, str, str]] = [
         "f(A, (mf.prepack(B), B), activation='swiglu')",
         "TypeError: B[0] and B[1] must both be prepacked or both be arrays",
     ),
-    (
-        "Streams and flags",
-        "f(A, B, stream=0)",
-        "ValueError: stream must be None for operands on the CPU",
-    ),
-    (
-        "Streams and flags",
-        "f(A, B, allow_tf32=1)",
-        "TypeError: allow_tf32 must be True or False, got int",
-    ),
+    ("Streams and flags", "f(A, B, stream=0)", "ValueError: stream must be None for operands on the CPU"),
+    ("Streams and flags", "f(A, B, allow_tf32=1)", "TypeError: allow_tf32 must be True or False, got int"),
     (
         "torch",
         "f(t.requires_grad_(), B)  # torch",
@@ -423,24 +351,12 @@ ROWS: list[tuple[str, str, str]] = [
         "f(torch.nn.UninitializedBuffer(), B)",
         "TypeError: A: its __torch_function__ raised when asked for is_neg(); pass a plain torch.Tensor",
     ),
-    (
-        "torch",
-        "f(torch.complex(t, t).conj().imag, B)",
-        "ValueError: A has its negative bit set; pass A.resolve_neg()",
-    ),
-    (
-        "torch",
-        "f(t.to(torch.complex64).conj(), B)",
-        f"TypeError: A has dtype complex64; {DTYPES}",
-    ),
+    ("torch", "f(torch.complex(t, t).conj().imag, B)", "ValueError: A has its negative bit set; pass A.resolve_neg()"),
+    ("torch", "f(t.to(torch.complex64).conj(), B)", f"TypeError: A has dtype complex64; {DTYPES}"),
     ("torch", "f(t.to_sparse(), B)  # torch", "TypeError: A is a sparse tensor; pass .to_dense()"),
     ("torch", "f(t.to_sparse_csr(), B)  # torch", "TypeError: A is a sparse tensor; pass .to_dense()"),
     ("torch", "f(t.to_mkldnn(), B)  # torch", "TypeError: A is an MKL-DNN tensor; pass .to_dense()"),
-    (
-        "torch",
-        "f(t.to('meta'), B)  # torch",
-        "TypeError: A is on the meta device, which has no memory",
-    ),
+    ("torch", "f(t.to('meta'), B)  # torch", "TypeError: A is on the meta device, which has no memory"),
     (
         "torch",
         "f(torch.nested.nested_tensor([t, t[:2]]), B)",
@@ -468,11 +384,7 @@ ROWS: list[tuple[str, str, str]] = [
         "f(fake_tensor, B)  # torch",
         "TypeError: A is a FakeTensor, which has no memory; call matmul_fused on real tensors",
     ),
-    (
-        "torch",
-        "f(dtensor, B)  # torch",
-        "TypeError: A is a DTensor; pass its local tensor (A.to_local())",
-    ),
+    ("torch", "f(dtensor, B)  # torch", "TypeError: A is a DTensor; pass its local tensor (A.to_local())"),
     (
         "torch",
         "f(dispatching_subclass, B)  # torch",
@@ -485,11 +397,7 @@ ROWS: list[tuple[str, str, str]] = [
         "TypeError: A is a JAX tracer; call matmul_fused outside jax.jit and other transformations "
         "(matmul_fused.jax will serve those)",
     ),
-    (
-        "JAX",
-        "f(A, B, out=jax.numpy.zeros((5, 6)))",
-        "ValueError: out is read-only; pass a writable array",
-    ),
+    ("JAX", "f(A, B, out=jax.numpy.zeros((5, 6)))", "ValueError: out is read-only; pass a writable array"),
     ("Threads", "mf.set_num_threads(0)", "ValueError: n must be from 1 to 1024, got 0"),
     ("Threads", "mf.set_num_threads(2**70)", "ValueError: n must be from 1 to 1024, got far more"),
     ("Threads", "mf.set_num_threads(True)", "TypeError: n must be an int, got bool"),

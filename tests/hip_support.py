@@ -2,7 +2,6 @@
 processes, producers that lie.
 """
 
-import gc
 import os
 import sys
 from pathlib import Path
@@ -27,14 +26,8 @@ def simulator():
 def account(simulator):
     """No test leaves a violation, device memory, an event or an error for the next caller of HIP behind."""
     hipsim.configure(order="late", seed=1)
-    devices = [hipsim.Device(i) for i in range(hipsim.device_count())]
-    before = [device.report() for device in devices]
-    yield
-    gc.collect()
-    for device, earlier in zip(devices, before, strict=True):
-        report = device.assert_clean()
-        assert report.allocations <= earlier.allocations
-        assert report.handles["events"] <= earlier.handles["events"]
+    with hipsim.all_clean("events"):
+        yield
     assert hipsim.try_hip("hipPeekAtLastError") == 0
 
 

@@ -113,6 +113,14 @@ def test_an_allocator_resizes_an_array():
     check(mf.matmul_fused(library(operand(1)), operand()).array, operand(1), operand())
 
 
+def test_an_allocator_moves_an_array():
+    """Its shape stays."""
+    library = make_library(on_allocate=lambda: setattr(moved, "array", operand(2)))
+    moved = library(operand())
+    with pytest.raises(BufferError, match=r"^B changed its memory or shape during the call"):
+        mf.matmul_fused(library(operand(1)), moved)
+
+
 def test_a_finaliser_resizes_a_tensor_when_the_result_is_made():
     """CPython 3.11 collects garbage when an object is allocated, and a torch result is such an object."""
     torch = pytest.importorskip("torch")

@@ -1,7 +1,10 @@
 """What can go wrong in a GPU call, on the stand-in CUDA driver: its errors, libraries, threads, forks."""
 
 import ctypes
+import shutil
+import sys
 import threading
+import time
 
 import pytest
 
@@ -9,7 +12,7 @@ import matmul_fused as mf
 import stub_cuda
 from fake_dlpack import DLDevice
 from gpu_support import A, B, balance, driver, in_child, operands  # noqa: F401
-from stub_cuda import fail_next, fetch
+from stub_cuda import calls, clear_log, fail_next, fetch
 from support import check
 
 # The driver's errors
@@ -178,6 +181,14 @@ def test_a_mapped_library_is_taken_first():
     assert in_child(code, None) == "True\n"
 
 
+def test_a_long_path_is_kept_whole(tmp_path):
+    library = tmp_path.joinpath("a" * 250, "b" * 250, "c" * 250, "libcuda.so.1")
+    library.parent.mkdir(parents=True)
+    shutil.copy(stub_cuda.build(), library)
+    code = 'print(mf._core.gpus()["libraries"]["cuda"], dict(mf.info().backends)["NVIDIA GPUs"], sep="\\n")'
+    assert in_child(code, library, build=False).splitlines() == [str(library), f"on: CUDA 13.0, {library}"]
+
+
 def test_import_opens_no_driver():
     in_child("""
         assert stub_cuda.log() == []
@@ -274,24 +285,34 @@ def test_fork_before_and_after_the_first_use():
     """)
 
 
-def test_threads_share_one_error_text_each():
-    """The text of a DeviceError is that of its own thread."""
-    texts = []
+def test_an_error_text_belongs_to_its_thread():
+    """A launch fails without the GIL; before its thread raises the exception, another thread fails."""
+    library, interval, texts = stub_cuda.library(), sys.getswitchinterval(), []
+    a, b = operands()
+    mf.matmul_fused(a, b)
 
-    def fails(ordinal):
-        a, b = operands()
-        for x in (a, b):
-            x.device = (2, ordinal)
-            x.change = lambda tensor: setattr(tensor, "device", DLDevice(2, ordinal))
-        for _ in range(200):
-            try:
-                mf.matmul_fused(a, b)
-            except mf.DeviceError as error:
-                texts.append(f"cuda:{ordinal};" in str(error))
+    def fails():
+        with pytest.raises(mf.DeviceError) as caught:
+            mf.matmul_fused(a, b)
+        texts.append(str(caught.value))
 
-    threads = [threading.Thread(target=fails, args=(i,)) for i in (11, 12, 13)]
-    for thread in threads:
+    thread = threading.Thread(target=fails)
+    clear_log()
+    fail_next("cuLaunchKernel", LAUNCH)
+    library.stub_close_gate(b"cuLaunchKernel")
+    try:
         thread.start()
-    for thread in threads:
+        while not calls("cuLaunchKernel"):
+            time.sleep(0.001)
+        sys.setswitchinterval(1000)  # from here on the GIL is not given up
+        library.stub_close_gate(b"")
+        end = time.perf_counter() + 0.2
+        while time.perf_counter() < end:
+            pass
+        with pytest.raises(ValueError, match="unknown activation"):
+            mf.matmul_fused(A, B, None, "nope")
+    finally:
+        sys.setswitchinterval(interval)
+        library.stub_close_gate(b"")
         thread.join()
-    assert texts == [True] * 600
+    assert texts == ["cuLaunchKernel on cuda:0: CUDA_ERROR_LAUNCH_FAILED (unspecified launch failure)"]

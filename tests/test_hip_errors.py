@@ -41,6 +41,14 @@ def test_errors_have_hip_s_name_and_text(dev, function, code, name):
     check(dev.to_numpy(mf.matmul_fused(x, w)), A, B)
 
 
+def test_an_address_that_rocm_5_does_not_know(dev):
+    """It says so by an error, which is nobody else's: `account` asks for what is left."""
+    x, w = dev.array(A), dev.array(B)
+    hipsim.fail_next("hipPointerGetAttributes", 1)
+    with pytest.raises(BufferError, match=r"^A says that it is on rocm:0, but the driver knows no such device memory"):
+        mf.matmul_fused(x, w)
+
+
 @pytest.mark.parametrize("function", ["hipGetDevice", "hipStreamIsCapturing", "hipStreamWaitEvent", "hipEventRecord"])
 def test_memory_in_use_outlives_an_error(function):
     """A driver that fails after the launch: what the kernel uses is not given back under it. It is lost instead."""

@@ -63,6 +63,8 @@ def include_direction(path, text):
         if name == "Python.h" or name.startswith("numpy/"):
             if layer != "binding":
                 found.append((number, f"{layer} may not include {name}: only binding knows Python"))
+            elif name == "Python.h" and path.name != "state.h":
+                found.append((number, "binding/state.h includes it, and counts references by functions"))
         elif include[1] == '"' and name.split("/")[0] not in LAYERS[layer]:
             found.append((number, f"{layer} may not include {name}: {layer} -> {', '.join(sorted(LAYERS[layer]))}"))
     return found
@@ -200,6 +202,7 @@ PLANTED = [
     (include_direction, "csrc/gpu/a.c", '#include "cpu/b.h"', '#include "gpu/b.h"'),
     (include_direction, "csrc/problem/a.h", '#include "plan/plan.h"', "#include <string.h>"),
     (include_direction, "csrc/binding/a.c", '#include "cpu/rows.h"', '#include "plan/plan.h"'),
+    (include_direction, "csrc/binding/a.c", "#include <Python.h>", '#include "binding/state.h"'),
     (include_direction, "csrc/plan/a.c", "#include <Python.h>", '#include "cpu/rows.h"'),
     (include_direction, "csrc/cpu/a.c", "#include <numpy/arrayobject.h>", '#include "cpu/pool.h"'),
     (kernels_named_once, "csrc/plan/cost.c", "if (row == &mmf_cpu_blocked)", "if (row->run)"),

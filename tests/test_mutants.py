@@ -6,13 +6,18 @@ a load or an access to LDS to wait for, in no call: it was idle, or waited for s
 Sites, those executed, those counted, and how they were seen go to build/reports/hip-PART/mutants.json, those that were
 not seen to mutants_unseen.json.
 
-One kernel of each family, drawn by the seed, and its waits and barriers; with --full every kernel, with guards, waits
-that are weaker by one, and shorter s_nop.
+A guard is needed if nothing else stands between it and memory: all of those must be seen. The others are listed with
+what they guard: another guard, which says the same of its lanes (that of a loop and that of its body); LDS or
+registers, of elements that the guard before the store leaves out.
+
+One kernel of each family, drawn by the seed, its waits, barriers and needed guards; with --full every kernel, with all
+guards, waits that are weaker by one, and shorter s_nop.
 """
 
 import collections
 import functools
 import gc
+import itertools
 import os
 import random
 import re
@@ -27,6 +32,7 @@ from matmul_fused.testing import Case, force_kernel, gpu_sample, run_case
 from matmul_fused.testing.devices import DeviceTransfer
 from matmul_fused.testing.inputs import make_inputs
 from matmul_fused.testing.run import call_arguments
+from support import DTYPES
 
 PART = os.environ["MMF_TEST_SIMULATED"]
 DEFINITIONS = Path(__file__).resolve().parents[1] / "csrc/gpu/kernels/kernels.def"
@@ -102,12 +108,21 @@ def load(name, what):
     return Kernel(0, name)
 
 
+def edges(operands, layout):
+    """Rows of less than four elements, whose guards are those of single elements; every output and operand in turn."""
+    layout = "NN" if layout == "ANY" else layout
+    for n, other in itertools.product((1, 2, 3, 5, 6, 7), DTYPES):
+        case = {"dtype": operands, "layout": layout, "out_dtype": other, "preactivation": other}
+        yield Case(5, n, 9, bias="row", bias_dtype=other, **case)
+
+
 def calls_of(kernel, what, seed):
     """Calls that reach the kernel, and what each executes: (call, executed, waited)."""
     family, operands, layout = what
     row = f"gemm_{family}"
     cases = [case for case in gpu_sample(row, seed) if case.dtype == operands and layout in ("ANY", case.layout)]
     cases = [case for case in cases if case.values != "special" and case.flops < 20_000_000]
+    cases += edges(operands, layout)
     kernel.executed()
     calls = []
     for case in cases:
@@ -161,24 +176,25 @@ def test_mutants_are_seen(name, what, sweep_seed, full_run, accounts, limited):
     counts = collections.Counter()
     unseen = []
     for mutant in kernel.mutants():
-        if not full_run and mutant.kind not in ("wait dropped", "barrier dropped"):
+        kind = f"guard of {kernel.guarded(mutant.site)}" if mutant.kind == "guard dropped" else mutant.kind
+        if not full_run and kind not in ("wait dropped", "barrier dropped", "guard of memory"):
             continue
         index, wait = mutant.site.index, mutant.kind.startswith("wait")
-        counts[mutant.kind, "sites"] += 1
+        counts[kind, "sites"] += 1
         reach = [entry for entry in calls if entry[1][index]]
-        counts[mutant.kind, "executed"] += bool(reach)
+        counts[kind, "executed"] += bool(reach)
         times = {call: int((waited if wait else executed)[index]) for call, executed, waited in reach}
         useful = [call for call in times if times[call]]
         if not useful:
             continue
-        # the cheapest, and those in which it matters most often
-        useful = [*useful[:TRIES], *sorted(useful[TRIES:], key=times.get, reverse=True)[:TRIES]]
-        counts[mutant.kind, "counted"] += 1
+        if kind != "guard of memory":  # the cheapest, and those in which it matters most often
+            useful = [*useful[:TRIES], *sorted(useful[TRIES:], key=times.get, reverse=True)[:TRIES]]
+        counts[kind, "counted"] += 1
         flaw = try_mutant(limited, kernel, mutant, useful)
-        counts[mutant.kind, flaw or "unseen"] += 1
+        counts[kind, flaw or "unseen"] += 1
         if flaw is None:
-            row = {"kernel": name, "mutant": str(mutant), "times": sum(times.values()), "calls": len(reach)}
-            unseen.append(row | {"guards": kernel.guarded(mutant.site)} if "guard" in mutant.kind else row)
+            row = {"kernel": name, "kind": kind, "mutant": str(mutant)}
+            unseen.append(row | {"times": sum(times.values()), "calls": len(reach)})
     for kind in sorted({kind for kind, _ in counts}):
         row = {what: count for (of, what), count in sorted(counts.items()) if of == kind}
         accounts.record("mutants", {"kernel": name, "kind": kind, **row})
@@ -187,5 +203,7 @@ def test_mutants_are_seen(name, what, sweep_seed, full_run, accounts, limited):
     counted, missed = counts["wait dropped", "counted"], counts["wait dropped", "unseen"]
     assert counted > 50
     assert counted - missed >= LEAST * counted, unseen
-    assert 0 < counts["barrier dropped", "counted"] == counts["barrier dropped", "sites"]
+    for kind in ("barrier dropped", "guard of memory"):
+        assert 0 < counts[kind, "counted"] == counts[kind, "sites"], kind
+    assert not counts["guard of memory", "unseen"], unseen
     assert counts["barrier dropped", "unseen"] <= REDUNDANT_BARRIERS.get(f"gemm_{what[0]}", 0), unseen

@@ -1,6 +1,7 @@
 """Try the wheel of dist/ on every CPython from 3.11 on that this machine has: `python tools/wheel_try.py`.
 
-Each gets a fresh virtual environment with the wheel, NumPy and pytest, and runs a part of the suite that needs no more.
+Each gets a fresh virtual environment with the wheel, NumPy and pytest, and runs a part of the suite that needs no more;
+on the newest also test_lifetime.py, which counts references, watches memory and ends interpreters.
 Seconds and sizes are printed and written to build/reports/wheel.json.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ("tests/test_sweep.py", "tests/test_dlpack.py", "tests/test_errors.py")
+OF_THE_NEWEST = ("tests/test_lifetime.py",)
 CHOICE = "not test_sample or chosen"  # of the sweep: each case as the plan chooses
 FACTS = (
     "import platform, sys, sysconfig; print(platform.python_implementation(), sys.version_info >= (3, 11), "
@@ -54,7 +56,7 @@ def seconds(command, **keywords):
     return time.perf_counter() - start
 
 
-def try_wheel(wheel, interpreter, folder):
+def try_wheel(wheel, interpreter, folder, tests):
     """Install and test in a virtual environment at folder. The figures."""
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([interpreter, "-m", "venv", "--without-pip", folder], check=True)  # Debian may lack ensurepip
@@ -69,7 +71,7 @@ def try_wheel(wheel, interpreter, folder):
     medians = map(statistics.median, zip(*imports, strict=True))
     row["import_numpy_ms"], row["import_ms"] = (1000 * median for median in medians)
     subprocess.run([*pip, "--group", f"{ROOT}/pyproject.toml:wheel-test"], check=True)
-    command = [python, "-m", "pytest", "-q", "-r", "fE", "-p", "no:cacheprovider", "-k", CHOICE, *TESTS]
+    command = [python, "-m", "pytest", "-q", "-r", "fE", "-p", "no:cacheprovider", "-k", CHOICE, *tests]
     start = time.perf_counter()
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, env=environment)
     row["test_s"] = time.perf_counter() - start
@@ -86,8 +88,10 @@ def main():
         sys.exit(f"dist/ holds {len(wheels)} wheels for {platform.machine()}; make wheel builds one")
     (wheel,) = wheels
     report = {"wheel": wheel.name, "bytes": wheel.stat().st_size, "pythons": {}}
-    for name, interpreter in pythons().items():
-        row = try_wheel(wheel, interpreter, ROOT / "build/wheel/venv")
+    found = pythons()
+    for name, interpreter in found.items():
+        tests = (*TESTS, *OF_THE_NEWEST) if name == list(found)[-1] else TESTS
+        row = try_wheel(wheel, interpreter, ROOT / "build/wheel/venv", tests)
         report["pythons"][name] = row
         print(
             f"CPython {name}: {row['passed']} tests passed in {row['test_s']:.0f} s; "

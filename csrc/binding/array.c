@@ -40,7 +40,7 @@ static void free_memory(const mmf_device_memory *memory)
     if (memory->device.type == MMF_CPU)
         free(memory->data);
     else
-        mmf_device_free(memory);
+        mmf_gpu_free(memory);
 }
 
 PyObject *mmf_array_new(mmf_state *state, mmf_tensor *tensor, void *stream)
@@ -55,7 +55,7 @@ PyObject *mmf_array_new(mmf_state *state, mmf_tensor *tensor, void *stream)
                                       byte_size(tensor), mmf_dtypes[tensor->dtype].name,
                                       mmf_shape_text(tensor->ndim, tensor->shape, shape)));
     } else {
-        mmf_status status = mmf_device_alloc(tensor->device, byte_size(tensor), stream, &memory);
+        mmf_status status = mmf_gpu_alloc(tensor->device, byte_size(tensor), stream, &memory);
         if (status)
             return mmf_raise(state, status);
     }
@@ -256,7 +256,7 @@ static int let_consumer_wait(mmf_state *state, PyObject *self, PyObject *object,
     mmf_status status =
         mmf_stream_of_consumer(object, mmf_array_tensor(self)->device, stream, &wait);
     if (!status && wait)
-        status = mmf_device_wait(mmf_array_memory(self), *stream);
+        status = mmf_gpu_wait(mmf_array_memory(self), *stream);
     if (status)
         mmf_raise(state, status);
     return status ? -1 : 0;
@@ -274,7 +274,7 @@ static PyObject *copy_array(mmf_state *state, PyObject *self, void *stream)
         return copy;
     }
     mmf_status status =
-        mmf_device_copy(mmf_array_memory(copy), mmf_array_memory(self), byte_size(&tensor), stream);
+        mmf_gpu_copy(mmf_array_memory(copy), mmf_array_memory(self), byte_size(&tensor), stream);
     if (status) {
         mmf_raise(state, status);
         Py_CLEAR(copy);

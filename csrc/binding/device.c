@@ -20,7 +20,7 @@ static mmf_status check_memory(const mmf_import *import)
     bool unknown = import->kind == MMF_KIND_DLPACK || import->kind == MMF_KIND_EXCHANGE;
     if (!unknown || !mmf_tensor_size(&import->tensor))
         return MMF_OK;
-    return mmf_device_check_memory(import->tensor.device, import->tensor.data, import->name);
+    return mmf_gpu_check_memory(import->tensor.device, import->tensor.data, import->name);
 }
 
 /* torch hands memory to its next user in the order of the stream it was made on; another one must
@@ -65,7 +65,7 @@ static bool is_first(const mmf_call *call, int index)
 mmf_status mmf_device_prepare(mmf_state *state, mmf_call *call)
 {
     mmf_device device = call->request.a->device;
-    mmf_status status = mmf_device_begin(device);
+    mmf_status status = mmf_gpu_begin(device);
     if (!status && !call->stream.known)
         status = mmf_stream_find(state, &call->stream, device);
     call->own.problem.stream = call->stream.handle;
@@ -73,7 +73,7 @@ mmf_status mmf_device_prepare(mmf_state *state, mmf_call *call)
         const mmf_import *import = &call->import[i];
         status = check_memory(import);
         if (!status && import->kind == MMF_KIND_ARRAY)
-            status = mmf_device_wait(mmf_array_memory(import->object), call->stream.handle);
+            status = mmf_gpu_wait(mmf_array_memory(import->object), call->stream.handle);
         if (!status)
             status = record(call, import->kind, import->object);
     }
@@ -90,7 +90,7 @@ mmf_status mmf_device_await(mmf_state *state, mmf_call *call, PyObject *result)
         if ((viewed || (i == 0 && result)) && is_first(call, i))
             status = library_stream(state, call, &call->import[i], &other, &own);
         if (!status && other)
-            status = mmf_device_order(call->stream.device, own, call->stream.handle);
+            status = mmf_gpu_order(call->stream.device, own, call->stream.handle);
     }
     return status || !result ? status : record(call, call->import[0].kind, result);
 }
@@ -101,11 +101,11 @@ mmf_status mmf_device_finish(mmf_state *state, mmf_call *call, PyObject *result)
     bool ours = kind == MMF_KIND_ARRAY || kind == MMF_KIND_DLPACK || kind == MMF_KIND_JAX;
     mmf_status status = MMF_OK, next;
     if (result && ours)
-        status = mmf_device_used(mmf_array_memory(result), call->stream.handle);
+        status = mmf_gpu_used(mmf_array_memory(result), call->stream.handle);
     for (int i = 0; i < call->imports; i++) { /* all of them, also after an error */
         if (call->import[i].kind != MMF_KIND_ARRAY)
             continue;
-        next = mmf_device_used(mmf_array_memory(call->import[i].object), call->stream.handle);
+        next = mmf_gpu_used(mmf_array_memory(call->import[i].object), call->stream.handle);
         status = status ? status : next;
     }
     for (int i = 0; !status && i < call->imports; i++) {
@@ -115,7 +115,7 @@ mmf_status mmf_device_finish(mmf_state *state, mmf_call *call, PyObject *result)
         if ((kind == MMF_KIND_CUPY || kind == MMF_KIND_EXCHANGE) && is_first(call, i))
             status = library_stream(state, call, &call->import[i], &other, &own);
         if (!status && other)
-            status = mmf_device_order(call->stream.device, call->stream.handle, own);
+            status = mmf_gpu_order(call->stream.device, call->stream.handle, own);
     }
     return status;
 }

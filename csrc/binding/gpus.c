@@ -22,20 +22,20 @@ static bool add(PyObject *list, PyObject *item)
 
 static PyObject *library_of(mmf_device_type type)
 {
-    const char *path = mmf_devices_library(type);
+    const char *path = mmf_gpu_library(type);
     return path ? PyUnicode_DecodeFSDefault(path) : Py_NewRef(Py_None);
 }
 
 static bool add_kind(PyObject *backends, PyObject *devices, mmf_device_type type, const char *name)
 {
-    char text[1024];
-    int count = mmf_devices_describe(type, text, sizeof text);
+    char text[2048];
+    int count = mmf_gpu_describe(type, text, sizeof text);
     if (!add(backends, Py_BuildValue("(sN)", name, text_of(text))))
         return false;
     for (int i = 0; i < count; i++) {
         mmf_device device = {(int32_t)type, i};
         char device_name[24];
-        bool known = mmf_device_describe(device, text, sizeof text) == MMF_OK;
+        bool known = mmf_gpu_describe_device(device, text, sizeof text) == MMF_OK;
         if (!add(devices, Py_BuildValue("(sN)", mmf_device_name(device, device_name),
                                         text_of(known ? text : mmf_error_text()))))
             return false;
@@ -49,7 +49,7 @@ PyObject *mmf_gpus(PyObject *module, PyObject *unused)
     char code[512];
     (void)module;
     (void)unused;
-    mmf_device_code_describe(code, sizeof code);
+    mmf_gpu_describe_code(code, sizeof code);
     if (devices && add_kind(backends, devices, MMF_ROCM, "AMD GPUs") &&
         add_kind(backends, devices, MMF_CUDA, "NVIDIA GPUs"))
         result =
@@ -68,7 +68,7 @@ PyObject *mmf_device_objects_call(PyObject *module, PyObject *unused)
     size_t size;
     (void)module;
     (void)unused;
-    for (int i = 0; list && mmf_device_object_at(i, &arch, &kernel, &bytes, &size); i++)
+    for (int i = 0; list && mmf_gpu_object(i, &arch, &kernel, &bytes, &size); i++)
         if (!add(list,
                  Py_BuildValue("(ssy#)", arch, kernel, (const char *)bytes, (Py_ssize_t)size)))
             Py_CLEAR(list);

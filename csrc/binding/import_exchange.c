@@ -125,11 +125,9 @@ __attribute__((cold)) static mmf_status refuse_view(mmf_state *state, const mmf_
 /* Functionalized and zero tensors have elements without memory. */
 __attribute__((cold)) static mmf_status check_no_memory(const DLTensor *view, const char *name)
 {
-    int64_t size = 1;
     for (int i = 0; i < view->ndim; i++)
-        size *= view->shape[i];
-    if (size == 0)
-        return MMF_OK;
+        if (view->shape[i] == 0)
+            return MMF_OK;
     return mmf_fail(MMF_TYPE_ERROR,
                     "%s has elements but no memory (a functionalized or zero tensor); pass "
                     "%s.clone() outside of the transform",

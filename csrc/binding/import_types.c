@@ -173,7 +173,8 @@ static mmf_status classify(mmf_state *state, PyObject *object, const char *name,
     mmf_status status = torch ? find_torch(state, object, name) : MMF_OK;
     if (status)
         return status;
-    PyObject *capsule = type_attribute(type, state->names[MMF_NAME_EXCHANGE_API]);
+    /* A view by the exchange API may be written, and an array of jax may not. */
+    PyObject *capsule = jax ? NULL : type_attribute(type, state->names[MMF_NAME_EXCHANGE_API]);
     if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
         const DLPackExchangeAPI *api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
         bool usable = api->header.version.major == MMF_DLPACK_MAJOR &&

@@ -46,7 +46,8 @@ static mmf_packed *new_packed(mmf_state *state, const mmf_tensor *weight, mmf_ga
                               int layout)
 {
     int64_t streams = gate == MMF_GATE_NONE ? 1 : 2, limit;
-    if (__builtin_mul_overflow(weight->shape[0] + 1, weight->shape[1] + 64, &limit) ||
+    if (__builtin_add_overflow(weight->shape[1], 64, &limit) ||
+        __builtin_mul_overflow(weight->shape[0] + 1, limit, &limit) ||
         __builtin_mul_overflow(limit, 64, &limit)) /* a broadcast view may be that large */
         return (mmf_packed *)raise_no_memory(state, weight, 0);
     int64_t bytes =

@@ -142,11 +142,11 @@ PyObject *mmf_set_num_threads(PyObject *module, PyObject *threads)
 {
     mmf_state *state = mmf_state_of(module);
     char type[MMF_PRINTABLE];
+    mmf_type_name(threads, type); /* before there is an exception, which repr() may not meet */
     bool index = !PyBool_Check(threads) && PyIndex_Check(threads);
     PyObject *number = index ? PyNumber_Index(threads) : NULL;
     if (!number) {
-        mmf_raise_from(state, mmf_fail(MMF_TYPE_ERROR, "n must be an int, got %s",
-                                       mmf_type_name(threads, type)));
+        mmf_raise_from(state, mmf_fail(MMF_TYPE_ERROR, "n must be an int, got %s", type));
         return NULL;
     }
     int overflow;

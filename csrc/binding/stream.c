@@ -60,7 +60,7 @@ static mmf_status parse_given(mmf_state *state, PyObject *object, mmf_device dev
     mmf_status status = PyLong_Check(object) && !PyBool_Check(object)
                             ? parse_handle(object, device, handle)
                             : parse_protocol(state, object, device, handle);
-    return status ? status : mmf_device_check_stream(device, *handle);
+    return status ? status : mmf_gpu_check_stream(device, *handle);
 }
 
 /* An int from a chain of Python attributes and calls that began at an operand's library, into
@@ -140,7 +140,7 @@ static mmf_status may_wait(const mmf_stream *stream, const mmf_import *import, b
         !stream->given && import->kind == MMF_KIND_CUPY && stream->a->kind == MMF_KIND_CUPY;
     mmf_status status = shared || !stream->handle
                             ? MMF_OK
-                            : mmf_device_is_capturing(stream->device, stream->handle, &capturing);
+                            : mmf_gpu_is_capturing(stream->device, stream->handle, &capturing);
     *wait = !shared && !capturing;
     return status;
 }
@@ -188,7 +188,7 @@ mmf_status mmf_stream_of_consumer(PyObject *object, mmf_device device, void **ha
         return mmf_fail(MMF_VALUE_ERROR,
                         "stream must be None, -1 or a stream as DLPack numbers them");
     mmf_status status = parse_handle(object, device, handle);
-    return status ? status : mmf_device_check_stream(device, *handle);
+    return status ? status : mmf_gpu_check_stream(device, *handle);
 }
 
 /* torch's object for a stream: of handle 0 torch would make a new one. */

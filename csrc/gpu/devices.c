@@ -2,8 +2,8 @@
  * process. Path of a call: asked by the kernel rows; after the first call a look into a table. */
 #include "gpu/devices.h"
 
+#include "gpu/checks.h"
 #include "gpu/objects.h"
-#include "gpu/rows.h"
 #include "problem/kernel_row.h"
 
 #include <stdio.h>
@@ -79,6 +79,31 @@ mmf_status mmf_gpu_get(mmf_device device, mmf_gpu **gpu)
     status = add_gpu(driver, device.id);
     *gpu = atomic_load(slot);
     return status;
+}
+
+mmf_status mmf_attempt_begin(mmf_device device, mmf_attempt *a)
+{
+    mmf_gpu *gpu;
+    mmf_status status = mmf_gpu_get(device, &gpu);
+    if (status)
+        return status;
+    *a = (mmf_attempt){.driver = gpu->driver, .ordinal = device.id};
+    return mmf_driver_enter(a->driver, device.id, &a->scope);
+}
+
+bool mmf_attempt_note(mmf_attempt *a, int code, mmf_driver_call call)
+{
+    if (a->code == 0 && code) {
+        a->code = code;
+        a->call = call;
+    }
+    return a->code == 0;
+}
+
+mmf_status mmf_attempt_end(mmf_attempt *a)
+{
+    a->driver->leave(&a->scope);
+    return a->code ? mmf_driver_fail(a->driver, a->code, a->call, a->ordinal) : MMF_OK;
 }
 
 /* --- code objects --- */

@@ -21,6 +21,23 @@ typedef struct mmf_gpu {
 /* The GPU of a tensor, asked about on first use. DEVICE_ERROR if there is none. */
 mmf_status mmf_gpu_get(mmf_device device, mmf_gpu **gpu);
 
+/* Calls of a driver on one device: the code of the first that failed, and which one it was. */
+typedef struct mmf_attempt {
+    const mmf_driver *driver;
+    mmf_device_scope scope;
+    int ordinal, code;
+    mmf_driver_call call;
+} mmf_attempt;
+
+/* Make the device current until mmf_attempt_end(). */
+mmf_status mmf_attempt_begin(mmf_device device, mmf_attempt *attempt);
+
+/* Note the result of a call; true if it and all before it succeeded. */
+bool mmf_attempt_note(mmf_attempt *attempt, int code, mmf_driver_call call);
+
+/* The first error, if there was one. */
+mmf_status mmf_attempt_end(mmf_attempt *attempt);
+
 /* Can this instance run on the GPU, as far as code goes? False with a reason (MMF_REASON_TEXT
  * bytes). */
 bool mmf_gpu_has_code(const mmf_gpu *gpu, int instance, char *reason);

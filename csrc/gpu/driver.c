@@ -80,7 +80,7 @@ static bool start(mmf_driver *d, char *reason, size_t size)
 __attribute__((cold)) static mmf_status open_slot(slot *s, mmf_device_type type)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    char reason[768] = "";
+    char reason[PATH_MAX + 512] = "";
     pthread_once(&once, watch_forks);
     pthread_mutex_lock(&mutex);
     if (!atomic_load(

@@ -1,12 +1,13 @@
 /* The driver table: every function of a GPU vendor's driver that this library calls, found by
- * dlopen on first use. Path of a call: under devices.c, launch.c and memory.c; nothing else talks
- * to a driver. */
+ * dlopen on first use. Path of a call: under devices.c, checks.c, launch.c and memory.c; nothing
+ * else talks to a driver. */
 #ifndef MMF_GPU_DRIVER_H
 #define MMF_GPU_DRIVER_H
 
 #include "problem/status.h"
 #include "problem/tensor.h"
 
+#include <limits.h>
 #include <stddef.h>
 
 /* What a driver tells of a device. */
@@ -60,9 +61,9 @@ enum { MMF_NOT_CAPTURING = 0 }; /* a capture status; all others mean that work i
  * int is the driver's own error code, 0 for success. */
 typedef struct mmf_driver {
     mmf_device_type type;
-    const char *vendor; /* "HIP", "CUDA" */
-    char path[512];     /* the library, and */
-    char version[32];   /* what it says of itself */
+    const char *vendor;  /* "HIP", "CUDA" */
+    char path[PATH_MAX]; /* the library, and */
+    char version[32];    /* what it says of itself */
     int devices;
 
     /* the driver's own functions, of one signature in both */

@@ -170,7 +170,7 @@ static void *find_library(mmf_driver *d, char *reason, size_t size)
                                         "libamdhip64.so.6",
                                         "libamdhip64.so.5",
                                         NULL};
-    char rocm[600] = "";
+    char rocm[PATH_MAX] = "";
     const char *home = getenv("ROCM_PATH");
     if (home && *home)
         snprintf(rocm, sizeof rocm, "%s/lib/libamdhip64.so*", home);

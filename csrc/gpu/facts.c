@@ -1,81 +1,12 @@
-/* Checks of memory and streams, and what info shows of GPUs. Path of a call: checks, where operands
- * come from a library that we do not know; else off it. */
+/* What info shows of GPUs. Path of a call: off it; info. */
+#include "gpu/facts.h"
+
 #include "gpu/devices.h"
 #include "gpu/objects.h"
-#include "gpu/rows.h"
+#include "problem/kernel_row.h"
 
 #include <stdio.h>
 #include <string.h>
-
-mmf_status mmf_gpu_begin(mmf_device device)
-{
-    mmf_gpu *gpu;
-    return mmf_gpu_get(device, &gpu);
-}
-
-mmf_status mmf_gpu_check_stream(mmf_device device, void *stream)
-{
-    mmf_gpu *gpu;
-    mmf_device_scope scope;
-    int ordinal = -1;
-    char text[24];
-    mmf_status status = mmf_gpu_get(device, &gpu);
-    if (!status)
-        status = mmf_driver_enter(gpu->driver, device.id, &scope);
-    if (status)
-        return status;
-    int code = gpu->driver->stream_device(stream, &ordinal);
-    gpu->driver->leave(&scope);
-    if (code)
-        return mmf_driver_fail(gpu->driver, code, MMF_CALL_STREAM_DEVICE, device.id);
-    if (ordinal < 0 || ordinal == device.id)
-        return MMF_OK;
-    return mmf_fail(MMF_DEVICE_ERROR,
-                    "stream belongs to another device than the operands, which are on %s",
-                    mmf_device_name(device, text));
-}
-
-mmf_status mmf_gpu_is_capturing(mmf_device device, void *stream, bool *capturing)
-{
-    mmf_gpu *gpu;
-    mmf_device_scope scope;
-    int status_of_stream = MMF_NOT_CAPTURING;
-    mmf_status status = mmf_gpu_get(device, &gpu);
-    if (!status)
-        status = mmf_driver_enter(gpu->driver, device.id, &scope);
-    if (status)
-        return status;
-    int code = gpu->driver->stream_is_capturing(stream, &status_of_stream);
-    gpu->driver->leave(&scope);
-    *capturing = status_of_stream != MMF_NOT_CAPTURING;
-    return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_CAPTURING, device.id) : MMF_OK;
-}
-
-mmf_status mmf_gpu_check_memory(mmf_device device, const void *data, const char *name)
-{
-    mmf_gpu *gpu;
-    mmf_device_scope scope;
-    int ordinal = device.id;
-    char text[24], other[24];
-    mmf_status status = mmf_gpu_get(device, &gpu);
-    if (!status)
-        status = mmf_driver_enter(gpu->driver, device.id, &scope);
-    if (status)
-        return status;
-    mmf_device_name(device, text);
-    int code = gpu->driver->pointer_device(data, &ordinal);
-    gpu->driver->leave(&scope);
-    if (code)
-        return mmf_driver_fail(gpu->driver, code, MMF_CALL_POINTER, device.id);
-    if (ordinal < 0)
-        return mmf_fail(MMF_BUFFER_ERROR,
-                        "%s says that it is on %s, but the driver knows no such device memory",
-                        name, text);
-    if (ordinal == device.id)
-        return MMF_OK;
-    return mmf_fail(MMF_BUFFER_ERROR, "%s says that it is on %s, but its memory is on %s", name,
-                    text, mmf_device_name((mmf_device){device.type, ordinal}, other));
-}
 
 int mmf_gpu_units(mmf_device device)
 {

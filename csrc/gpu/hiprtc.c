@@ -26,7 +26,7 @@ static mmf_status open_hiprtc(const mmf_gpu *gpu, hiprtc *rtc)
 {
     static const char *const names[] = {"libhiprtc.so",   "libhiprtc.so.9", "libhiprtc.so.8",
                                         "libhiprtc.so.7", "libhiprtc.so.6", NULL};
-    char beside[600], path[512], reason[512] = "";
+    char beside[PATH_MAX], path[PATH_MAX], reason[512] = "";
     snprintf(beside, sizeof beside, "%s", gpu->driver->path);
     char *slash = strrchr(beside, '/');
     snprintf(slash ? slash + 1 : beside, sizeof beside - (size_t)(slash ? slash + 1 - beside : 0),

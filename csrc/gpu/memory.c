@@ -7,48 +7,14 @@
 
 #include <stdlib.h>
 
-/* Runs on the device of a memory: the code of the first call that failed, and which one it was. */
-typedef struct attempt {
-    const mmf_driver *driver;
-    mmf_device_scope scope;
-    int ordinal, code;
-    mmf_driver_call call;
-} attempt;
-
-static mmf_status begin(mmf_device device, attempt *a)
-{
-    mmf_gpu *gpu;
-    mmf_status status = mmf_gpu_get(device, &gpu);
-    if (status)
-        return status;
-    *a = (attempt){.driver = gpu->driver, .ordinal = device.id};
-    return mmf_driver_enter(a->driver, device.id, &a->scope);
-}
-
-/* Note the result of a call; true if it and all before it succeeded. */
-static bool note(attempt *a, int code, mmf_driver_call call)
-{
-    if (a->code == 0 && code) {
-        a->code = code;
-        a->call = call;
-    }
-    return a->code == 0;
-}
-
-static mmf_status end(attempt *a)
-{
-    a->driver->leave(&a->scope);
-    return a->code ? mmf_driver_fail(a->driver, a->code, a->call, a->ordinal) : MMF_OK;
-}
-
 /* Is the stream being captured? Of the default stream that cannot be asked while a stream that
  * blocks it is: nothing may be put on it then either. */
-static bool is_captured(attempt *a, void *stream)
+static bool is_captured(mmf_attempt *a, void *stream)
 {
     int capturing = MMF_NOT_CAPTURING;
     int code = a->driver->stream_is_capturing(stream, &capturing);
     bool implicit = code == MMF_CAPTURE_IMPLICIT;
-    note(a, implicit ? 0 : code, MMF_CALL_CAPTURING);
+    mmf_attempt_note(a, implicit ? 0 : code, MMF_CALL_CAPTURING);
     if (implicit && a->driver->forget_error)
         a->driver->forget_error();
     return implicit || capturing != MMF_NOT_CAPTURING;
@@ -77,36 +43,37 @@ static mmf_status check_pools(mmf_device device)
 
 mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, mmf_device_memory *memory)
 {
-    attempt a;
+    mmf_attempt a;
     int capturing = MMF_NOT_CAPTURING;
     *memory = (mmf_device_memory){.device = device};
     if (atomic_load_explicit(&waiting, memory_order_relaxed))
         free_waiting();
     mmf_status status = bytes ? check_pools(device) : MMF_OK;
     if (!status)
-        status = begin(device, &a);
+        status = mmf_attempt_begin(device, &a);
     if (status)
         return status;
     const mmf_driver *driver = a.driver;
-    note(&a, driver->stream_is_capturing(stream, &capturing), MMF_CALL_CAPTURING);
+    mmf_attempt_note(&a, driver->stream_is_capturing(stream, &capturing), MMF_CALL_CAPTURING);
     if (capturing != MMF_NOT_CAPTURING) {
         driver->leave(&a.scope);
         return mmf_fail(MMF_DEVICE_ERROR,
                         "the stream is being captured, so no result can be allocated; pass out=");
     }
     if (!a.code &&
-        note(&a, driver->event_create(&memory->ready, MMF_EVENT_DISABLE_TIMING), MMF_CALL_EVENT)) {
+        mmf_attempt_note(&a, driver->event_create(&memory->ready, MMF_EVENT_DISABLE_TIMING),
+                         MMF_CALL_EVENT)) {
         if (bytes)
-            note(&a, driver->alloc_async(&memory->data, bytes, stream), MMF_CALL_ALLOC);
+            mmf_attempt_note(&a, driver->alloc_async(&memory->data, bytes, stream), MMF_CALL_ALLOC);
         if (!a.code)
-            note(&a, driver->event_record(memory->ready, stream), MMF_CALL_RECORD);
+            mmf_attempt_note(&a, driver->event_record(memory->ready, stream), MMF_CALL_RECORD);
         if (a.code) { /* the first error is the one to tell */
             if (memory->data)
                 driver->free_async(memory->data, stream);
             driver->event_destroy(memory->ready);
         }
     }
-    return end(&a);
+    return mmf_attempt_end(&a);
 }
 
 /* Let stream wait for the memory; if used, the memory is then ready when the stream has come this
@@ -114,18 +81,18 @@ mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, mmf_devi
  * replays. */
 static mmf_status order(const mmf_device_memory *memory, void *stream, bool used)
 {
-    attempt a;
+    mmf_attempt a;
     int capturing = MMF_NOT_CAPTURING;
-    mmf_status status = begin(memory->device, &a);
+    mmf_status status = mmf_attempt_begin(memory->device, &a);
     if (status)
         return status;
-    note(&a, a.driver->stream_is_capturing(stream, &capturing), MMF_CALL_CAPTURING);
+    mmf_attempt_note(&a, a.driver->stream_is_capturing(stream, &capturing), MMF_CALL_CAPTURING);
     if (capturing == MMF_NOT_CAPTURING && !a.code) {
-        note(&a, a.driver->stream_wait_event(stream, memory->ready, 0), MMF_CALL_WAIT);
+        mmf_attempt_note(&a, a.driver->stream_wait_event(stream, memory->ready, 0), MMF_CALL_WAIT);
         if (used && !a.code)
-            note(&a, a.driver->event_record(memory->ready, stream), MMF_CALL_RECORD);
+            mmf_attempt_note(&a, a.driver->event_record(memory->ready, stream), MMF_CALL_RECORD);
     }
-    return end(&a);
+    return mmf_attempt_end(&a);
 }
 
 mmf_status mmf_gpu_wait(const mmf_device_memory *memory, void *stream)
@@ -142,31 +109,34 @@ mmf_status mmf_gpu_used(mmf_device_memory *memory, void *stream)
 
 mmf_status mmf_gpu_order(mmf_device device, void *before, void *after)
 {
-    attempt a;
+    mmf_attempt a;
     mmf_device_memory mark = {.device = device};
-    mmf_status status = begin(device, &a);
+    mmf_status status = mmf_attempt_begin(device, &a);
     if (status)
         return status;
     bool captured = is_captured(&a, before) || is_captured(&a, after);
     if (!captured && !a.code &&
-        note(&a, a.driver->event_create(&mark.ready, MMF_EVENT_DISABLE_TIMING), MMF_CALL_EVENT)) {
-        if (note(&a, a.driver->event_record(mark.ready, before), MMF_CALL_RECORD))
-            note(&a, a.driver->stream_wait_event(after, mark.ready, 0), MMF_CALL_WAIT);
-        note(&a, a.driver->event_destroy(mark.ready),
-             MMF_CALL_DESTROY); /* lives on until it was waited for */
+        mmf_attempt_note(&a, a.driver->event_create(&mark.ready, MMF_EVENT_DISABLE_TIMING),
+                         MMF_CALL_EVENT)) {
+        if (mmf_attempt_note(&a, a.driver->event_record(mark.ready, before), MMF_CALL_RECORD))
+            mmf_attempt_note(&a, a.driver->stream_wait_event(after, mark.ready, 0), MMF_CALL_WAIT);
+        mmf_attempt_note(&a, a.driver->event_destroy(mark.ready),
+                         MMF_CALL_DESTROY); /* lives on until it was waited for */
     }
-    return end(&a);
+    return mmf_attempt_end(&a);
 }
 
 mmf_status mmf_gpu_copy(mmf_device_memory *to, mmf_device_memory *from, size_t bytes, void *stream)
 {
-    attempt a;
-    mmf_status status = begin(to->device, &a);
+    mmf_attempt a;
+    mmf_status status = mmf_attempt_begin(to->device, &a);
     if (status)
         return status;
-    if (note(&a, a.driver->stream_wait_event(stream, from->ready, 0), MMF_CALL_WAIT) && bytes)
-        note(&a, a.driver->copy_async(to->data, from->data, bytes, stream), MMF_CALL_COPY);
-    status = end(&a);
+    if (mmf_attempt_note(&a, a.driver->stream_wait_event(stream, from->ready, 0), MMF_CALL_WAIT) &&
+        bytes)
+        mmf_attempt_note(&a, a.driver->copy_async(to->data, from->data, bytes, stream),
+                         MMF_CALL_COPY);
+    status = mmf_attempt_end(&a);
     if (status)
         return status;
     status = mmf_gpu_used(to, stream);
@@ -178,16 +148,16 @@ mmf_status mmf_gpu_copy(mmf_device_memory *to, mmf_device_memory *from, size_t b
  * captured: the capture would be lost. */
 static bool free_now(const mmf_device_memory *memory)
 {
-    attempt a;
-    if (begin(memory->device, &a))
+    mmf_attempt a;
+    if (mmf_attempt_begin(memory->device, &a))
         return true; /* after a fork, for one: the parent's memory */
     bool may = !is_captured(&a, NULL) && !a.code;
     if (may && memory->data &&
-        note(&a, a.driver->stream_wait_event(NULL, memory->ready, 0), MMF_CALL_WAIT))
-        note(&a, a.driver->free_async(memory->data, NULL), MMF_CALL_FREE);
+        mmf_attempt_note(&a, a.driver->stream_wait_event(NULL, memory->ready, 0), MMF_CALL_WAIT))
+        mmf_attempt_note(&a, a.driver->free_async(memory->data, NULL), MMF_CALL_FREE);
     if (may)
-        note(&a, a.driver->event_destroy(memory->ready), MMF_CALL_DESTROY);
-    end(&a); /* nobody is there to take an error; it is cleared */
+        mmf_attempt_note(&a, a.driver->event_destroy(memory->ready), MMF_CALL_DESTROY);
+    mmf_attempt_end(&a); /* nobody is there to take an error; it is cleared */
     return may;
 }
 

@@ -1,10 +1,9 @@
-/* Back ends by device; prepacked layouts so far on the CPU only. Path of a call: a GPU's memory and
- * checks; else off it: prepack, info and set_num_threads. */
+/* Back ends by device; prepacked layouts so far on the CPU only. Path of a call: off it; prepack,
+ * info and set_num_threads. */
 #include "plan/backends.h"
 
 #include "cpu/pool.h"
 #include "cpu/rows.h"
-#include "gpu/rows.h"
 #include "plan/plan.h"
 #include "problem/environment.h"
 
@@ -76,87 +75,9 @@ void mmf_read_environment(void)
     pthread_once(&once, read_environment);
 }
 
-mmf_status mmf_device_begin(mmf_device device)
-{
-    return mmf_gpu_begin(device);
-}
-
-mmf_status mmf_device_check_stream(mmf_device device, void *stream)
-{
-    return mmf_gpu_check_stream(device, stream);
-}
-
-mmf_status mmf_device_is_capturing(mmf_device device, void *stream, bool *capturing)
-{
-    return mmf_gpu_is_capturing(device, stream, capturing);
-}
-
-mmf_status mmf_device_check_memory(mmf_device device, const void *data, const char *name)
-{
-    return mmf_gpu_check_memory(device, data, name);
-}
-
 int mmf_device_units(mmf_device device)
 {
     return mmf_gpu_units(device);
-}
-
-mmf_status mmf_device_alloc(mmf_device device, size_t bytes, void *stream,
-                            mmf_device_memory *memory)
-{
-    return mmf_gpu_alloc(device, bytes, stream, memory);
-}
-
-void mmf_device_free(const mmf_device_memory *memory)
-{
-    mmf_gpu_free(memory);
-}
-
-mmf_status mmf_device_wait(const mmf_device_memory *memory, void *stream)
-{
-    return mmf_gpu_wait(memory, stream);
-}
-
-mmf_status mmf_device_used(mmf_device_memory *memory, void *stream)
-{
-    return mmf_gpu_used(memory, stream);
-}
-
-mmf_status mmf_device_order(mmf_device device, void *before, void *after)
-{
-    return mmf_gpu_order(device, before, after);
-}
-
-mmf_status mmf_device_copy(mmf_device_memory *to, mmf_device_memory *from, size_t bytes,
-                           void *stream)
-{
-    return mmf_gpu_copy(to, from, bytes, stream);
-}
-
-int mmf_devices_describe(mmf_device_type type, char *text, size_t size)
-{
-    return mmf_gpu_describe(type, text, size);
-}
-
-const char *mmf_devices_library(mmf_device_type type)
-{
-    return mmf_gpu_library(type);
-}
-
-mmf_status mmf_device_describe(mmf_device device, char *text, size_t size)
-{
-    return mmf_gpu_describe_device(device, text, size);
-}
-
-void mmf_device_code_describe(char *text, size_t size)
-{
-    mmf_gpu_describe_code(text, size);
-}
-
-bool mmf_device_object_at(int index, const char **arch, const char **kernel, const void **bytes,
-                          size_t *size)
-{
-    return mmf_gpu_object(index, arch, kernel, bytes, size);
 }
 
 const char *mmf_host_features(void)

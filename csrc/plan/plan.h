@@ -1,4 +1,4 @@
-/* Which kernel runs a problem. Path of a call: after problem/, before cpu/ (and later gpu/). */
+/* Which kernel runs a problem. Path of a call: after problem/, before cpu/ or gpu/. */
 #ifndef MMF_PLAN_H
 #define MMF_PLAN_H
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import time
@@ -152,13 +153,19 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         if options.command == "info":
-            print(info())
             if options.objects:
                 _write_objects(options.objects)
-            return 0
-        for path in filter(None, (options.json, getattr(options, "plot", None))):
-            path.touch()  # a path that cannot be written is told before the work
-        return _check(options) if options.command == "check" else _bench(options)
+            print(info())
+            code = 0
+        else:
+            for path in filter(None, (options.json, getattr(options, "plot", None))):
+                path.touch()  # a path that cannot be written is told before the work
+            code = _check(options) if options.command == "check" else _bench(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, `head` for one, has seen enough: what is left goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ImportError, OSError, ValueError) as error:
         print(f"matmul_fused {options.command}: {error}", file=sys.stderr)
         return 2

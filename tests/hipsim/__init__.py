@@ -23,6 +23,7 @@ from .device import (
     Report,
     Stream,
     Violation,
+    all_clean,
     device_count,
 )
 from .library import HipError, calls, configure, entry_points, fail_next, fault_waits, hip, library, made, try_hip
@@ -41,6 +42,7 @@ __all__ = [
     "Report",
     "Stream",
     "Violation",
+    "all_clean",
     "calls",
     "configure",
     "device_count",

@@ -129,10 +129,17 @@ class Array:
         own = self.stream.handle if self.stream else 0
         if consumer == -1 or (consumer or 0) == own:
             return
-        with self.device.current():
-            event = made("hipEventCreateWithFlags", EVENT_NO_TIMING)
-            hip("hipEventRecord", event, own)
-            hip("hipStreamWaitEvent", consumer or 0, event, 0)
+        make_wait(self.device, consumer or 0, own)
+
+
+def make_wait(device: Device, later: int, earlier: int) -> None:
+    """Let what comes next in a stream wait for what is in another one of this device now."""
+    with device.current():
+        event = made("hipEventCreateWithFlags", EVENT_NO_TIMING)
+        try:
+            hip("hipEventRecord", event, earlier)
+            hip("hipStreamWaitEvent", later, event, 0)
+        finally:
             hip("hipEventDestroy", event)
 
 

@@ -1,6 +1,5 @@
 """The simulated GPU for its own tests: built into build/hipsim, unless MATMUL_FUSED_HIP_LIBRARY names another."""
 
-import gc
 import os
 from pathlib import Path
 
@@ -27,15 +26,8 @@ def simulator():
 def account(simulator):
     """Each test begins and ends with idle, clean devices; a violation that it expects it takes with report()."""
     hipsim.configure(seed=1, order="late", checks="all", version=70253211)
-    devices = [hipsim.Device(i) for i in range(hipsim.device_count())]
-    before = [device.report() for device in devices]
-    yield
-    gc.collect()
-    for device, earlier in zip(devices, before, strict=True):
-        report = device.assert_clean()
-        kept = report.allocations - earlier.allocations
-        assert kept <= 0, f"{device}: {report.allocated_bytes} bytes were not freed"
-        assert all(count <= earlier.handles[kind] for kind, count in report.handles.items()), report.handles
+    with hipsim.all_clean():
+        yield
     assert hipsim.live_exports() == 0
     assert not [name for name in hipsim.entry_points() if hipsim.fault_waits(name)]
 

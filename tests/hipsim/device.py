@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import library
-from .array import Array, Imported, Memory, view
+from .array import Array, Imported, Memory, make_wait, view
 from .library import hip, made, try_hip
 
 NON_BLOCKING = 1
@@ -25,6 +26,20 @@ def device_count() -> int:
     count = ctypes.c_int()
     try_hip("hipGetDeviceCount", ctypes.byref(count))
     return count.value
+
+
+@contextlib.contextmanager
+def all_clean(*kinds: str) -> Iterator[None]:
+    """The block leaves the devices idle and clean, with no more allocations and handles (of these kinds; none: all)."""
+    devices = [Device(i) for i in range(device_count())]
+    before = [device.report() for device in devices]
+    yield
+    gc.collect()
+    for device, earlier in zip(devices, before, strict=True):
+        report = device.assert_clean()
+        kept = report.allocations - earlier.allocations
+        assert kept <= 0, f"{device}: {report.allocated_bytes} bytes were not freed"
+        assert all(report.handles[kind] <= earlier.handles[kind] for kind in kinds or report.handles), report.handles
 
 
 @dataclass(frozen=True)
@@ -72,13 +87,7 @@ class Stream:
 
     def wait_for(self, other: Stream | None) -> None:
         """Let what comes next in this stream wait for what is in the other (None: the default stream) now."""
-        with (other or self).device.current():
-            event = made("hipEventCreateWithFlags", 2)
-            try:
-                hip("hipEventRecord", event, other.handle if other else 0)
-                hip("hipStreamWaitEvent", self.handle, event, 0)
-            finally:
-                hip("hipEventDestroy", event)
+        make_wait((other or self).device, self.handle, other.handle if other else 0)
 
     def destroy(self) -> None:
         handle, self.handle = self.handle, 0

@@ -78,14 +78,17 @@ class Kernel:
         return found
 
     def guarded(self, guard: Instruction) -> str:
-        """What the lanes that a guard turns off would do: "memory", "LDS" or "registers", as far as its block goes."""
+        """What the lanes that a guard turns off would reach first, as far as its block goes: "memory", "a guard" before
+        it, or no memory but "LDS" or "registers"."""
         saved = re.match(r"s_and_saveexec_b\d+ ([^,]+),|", guard.text)[1]
-        touched = "registers"
+        touched, memory = "registers", "memory"
         for at in self.instructions[guard.index + 1 :]:
             if re.match(r"s_(or|mov)_b\d+ exec", at.text) and (saved is None or at.text.endswith(saved)):
                 break
+            if re.match(r"s_and_saveexec|v_cmpx", at.text):
+                memory = "a guard"
             if re.match(r"global_|buffer_|flat_", at.text):
-                return "memory"
+                return memory
             touched = "LDS" if at.text.startswith("ds_") else touched
         return touched
 

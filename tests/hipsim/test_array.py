@@ -37,6 +37,16 @@ def test_views_are_numpys(dev, rng, dtype):
         assert np.array_equal(dev.to_numpy(view), expected)
 
 
+@pytest.mark.parametrize("function", ["hipEventRecord", "hipStreamWaitEvent"])
+def test_a_failed_export_leaves_no_event_behind(dev, function):
+    """`account` counts them."""
+    x, consumer = dev.array(np.ones(3, np.float32)), dev.stream()
+    hipsim.fail_next(function, 719)
+    with pytest.raises(hipsim.HipError, match=function):
+        x.__dlpack__(stream=consumer.handle)
+    consumer.destroy()
+
+
 def test_layouts_are_copied_as_they_are(dev, rng):
     base = rng.standard_normal((8, 10)).astype(np.float32)
     for host in (base.T, base[::-1, 1::3], base[:, ::-1], np.broadcast_to(base[0], (4, 10)), base[2:3, 4:5]):
