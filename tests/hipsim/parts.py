@@ -26,7 +26,8 @@ from hipsim.build import build
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "build" / "reports"
 PARTS = ("gfx942", "gfx950", "gfx1100", "gfx1201", "gfx90a")  # the longest first
-COLUMNS = ("passed", "failed", "cases", "launches", "instructions", "matrix", "violations", "waits", "seconds")
+MUTATED = {"waits": "wait dropped", "guards": "guard of memory"}  # column of the table -> kind of mutant
+COLUMNS = ("passed", "failed", "cases", "launches", "instructions", "matrix", "violations", *MUTATED, "seconds")
 
 
 def figures_of(folder: Path) -> dict[str, Any]:
@@ -37,9 +38,10 @@ def figures_of(folder: Path) -> dict[str, Any]:
         return json.loads(path.read_text()) if path.exists() else []
 
     figures = dict(*rows("simulated"))
-    waits = [row for row in rows("mutants") if row["kind"] == "wait dropped"]
-    counted = sum(row["counted"] for row in waits)
-    figures["waits"] = f"{counted - sum(row.get('unseen', 0) for row in waits)}/{counted}"
+    for column, kind in MUTATED.items():
+        mutants = [row for row in rows("mutants") if row["kind"] == kind]
+        counted = sum(row["counted"] for row in mutants)
+        figures[column] = f"{counted - sum(row.get('unseen', 0) for row in mutants)}/{counted}"
     return figures
 
 
@@ -90,7 +92,7 @@ def main() -> int:
     with ThreadPoolExecutor(given.jobs) as pool:
         rows = list(pool.map(lambda part: run(part, library, options), given.parts or PARTS))
     (REPORTS / "simulated.json").write_text(json.dumps(rows, indent=1) + "\n")
-    print("\nwaits: those of the mutated kernels without which a check is violated, of those that matter")
+    print("\nwaits, guards: those of the mutated kernels without which a check is violated, of those that matter")
     print(f"Simulated AMD GPUs, all checks on; {time.monotonic() - start:.0f} s, {given.jobs} at once\n{table(rows)}")
     return max(abs(row["exit"]) for row in rows)
 
