@@ -25,7 +25,8 @@
 int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n)
 {
     const int64_t columns = dtype == MMF_FLOAT64 ? PANEL_DOUBLES : PANEL_FLOATS;
-    return (n + columns - 1) / columns * k * columns * mmf_element_size(dtype);
+    const int64_t bytes = (n + columns - 1) / columns * k * columns * mmf_element_size(dtype);
+    return (bytes + 63) / 64 * 64;
 }
 
 /* As they are: blocked rows widen them. */

@@ -15,7 +15,7 @@ extern const mmf_kernel_row
  * padded with zeros. */
 #define MMF_CPU_PANELS64 1
 
-/* Bytes that the panels of a K x N weight take. */
+/* Bytes that the panels of a K x N weight take, a multiple of 64. */
 int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n);
 
 /* Pack the K x N matrix with element strides (row, col) at data into panels (64-byte aligned). */
