@@ -49,6 +49,21 @@ def test_overflowing_sums_are_infinite(kernel, dtype):
     assert (got == np.inf).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("gate", [None, "swiglu"])
+@pytest.mark.parametrize("kernel", KERNELS[:-1])
+def test_few_rows_of_a_weight_that_comes_from_memory(kernel, gate, dtype):
+    """From 16 MiB on a row-major weight is read by lines, not by panels."""
+    k, n = 1101, (4 if dtype == "float32" else 2) * 1024 + 26
+    B, bias = draw((k, n), dtype), draw(n, dtype)
+    assert B.nbytes > 16 << 20
+    for rows in (1, 2, 3):
+        A = draw((rows, k), dtype)
+        with force_kernel(kernel):
+            got = mf.matmul_fused(A, B, bias, gate)
+        check(got, A, B, bias, gate)
+
+
 OPERANDS = ("A", "bias", "C", "multiply", "preactivation", "out")
 
 

@@ -19,19 +19,44 @@
 #include "cpu/real_end.h"
 /* clang-format on */
 
+#define PANEL_FLOATS (MMF_PANEL_BYTES / 4)
+#define PANEL_DOUBLES (MMF_PANEL_BYTES / 8)
+
 int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n)
 {
-    const int64_t columns = MMF_PANEL_BYTES / (dtype == MMF_FLOAT64 ? 8 : 4);
-    return (n + columns - 1) / columns * k * MMF_PANEL_BYTES;
+    const int64_t columns = dtype == MMF_FLOAT64 ? PANEL_DOUBLES : PANEL_FLOATS;
+    const int64_t bytes = (n + columns - 1) / columns * k * columns * mmf_element_size(dtype);
+    return (bytes + 63) / 64 * 64;
+}
+
+/* As they are: blocked rows widen them. */
+static void pack_panels_16(int64_t k, int64_t n, const uint16_t *from, int64_t row, int64_t col,
+                           uint16_t *to)
+{
+    for (int64_t first = 0; first < n; first += PANEL_FLOATS, from += PANEL_FLOATS * col)
+        for (int64_t i = 0; i < k; i++, to += PANEL_FLOATS)
+            for (int64_t j = 0; j < PANEL_FLOATS; j++)
+                to[j] = first + j < n ? from[i * row + j * col] : 0;
+}
+
+static void unpack_panels_16(int64_t k, int64_t n, const uint16_t *from, int64_t row, int64_t col,
+                             uint16_t *to)
+{
+    for (int64_t first = 0; first < n; first += PANEL_FLOATS, to += PANEL_FLOATS * col)
+        for (int64_t i = 0; i < k; i++, from += PANEL_FLOATS)
+            for (int64_t j = 0; j < PANEL_FLOATS && first + j < n; j++)
+                to[i * row + j * col] = from[j];
 }
 
 void mmf_cpu_pack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
                          int64_t col, void *panels)
 {
     if (dtype == MMF_FLOAT64)
-        pack_panels_double(dtype, k, n, data, row, col, panels, k * MMF_PANEL_BYTES / 8);
+        pack_panels_double(dtype, k, n, data, row, col, panels, k * PANEL_DOUBLES);
+    else if (dtype == MMF_FLOAT32)
+        pack_panels_float(dtype, k, n, data, row, col, panels, k * PANEL_FLOATS);
     else
-        pack_panels_float(dtype, k, n, data, row, col, panels, k * MMF_PANEL_BYTES / 4);
+        pack_panels_16(k, n, data, row, col, panels);
 }
 
 void mmf_cpu_unpack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row,
@@ -39,6 +64,8 @@ void mmf_cpu_unpack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *pa
 {
     if (dtype == MMF_FLOAT64)
         unpack_panels_double(dtype, k, n, panels, row, col, data);
-    else
+    else if (dtype == MMF_FLOAT32)
         unpack_panels_float(dtype, k, n, panels, row, col, data);
+    else
+        unpack_panels_16(k, n, panels, row, col, data);
 }

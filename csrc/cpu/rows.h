@@ -10,19 +10,19 @@ extern const mmf_kernel_row mmf_cpu_blocked;      /* the same source for the bas
 extern const mmf_kernel_row
     mmf_cpu_reference; /* any layout, any dtype: three loops, the last row */
 
-/* Prepacked weights of the blocked kernels, layout id 1, "panels64": panels of 64 bytes of columns
- * in the accumulator type, k-major; the last panel is padded with zeros. */
+/* Prepacked weights of the blocked kernels, layout id 1, "panels64": panels of as many columns
+ * as 64 bytes of the accumulator type hold, k-major, in the weight's own type; the last panel is
+ * padded with zeros. */
 #define MMF_CPU_PANELS64 1
 
-/* Bytes that the panels of a K x N weight take. */
+/* Bytes that the panels of a K x N weight take, a multiple of 64. */
 int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n);
 
 /* Pack the K x N matrix with element strides (row, col) at data into panels (64-byte aligned). */
 void mmf_cpu_pack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
                          int64_t col, void *panels);
 
-/* The reverse, into element strides (row, col) at data. Exact: panels hold the weight's values
- * unrounded. */
+/* The reverse, into element strides (row, col) at data. */
 void mmf_cpu_unpack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row,
                            int64_t col, void *data);
 

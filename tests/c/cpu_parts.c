@@ -88,12 +88,11 @@ void test_convert(void)
 /* Whether the last panel holds zeros where the weight has no columns. */
 static bool zero_beyond(mmf_dtype dtype, int64_t k, int64_t n, const void *panels)
 {
-    const int real = dtype == MMF_FLOAT64 ? MMF_FLOAT64 : MMF_FLOAT32;
-    const int64_t size = element_size(real), columns = 64 / size;
-    const char *last = (const char *)panels + (n - 1) / columns * k * 64;
+    const int64_t size = element_size(dtype), columns = dtype == MMF_FLOAT64 ? 8 : 16;
+    const char *last = (const char *)panels + (n - 1) / columns * columns * k * size;
     for (int64_t i = 0; i < k; i++)
         for (int64_t j = (n - 1) % columns + 1; j < columns; j++)
-            if (decode(real, last + i * 64 + j * size) != 0)
+            if (decode(dtype, last + (i * columns + j) * size) != 0)
                 return false;
     return true;
 }
