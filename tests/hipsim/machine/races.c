@@ -169,12 +169,13 @@ static void write_cell(const struct access *a, struct cell *cell)
     cell->leaked = false;
 }
 
-/* The usual cell: nothing to report, no partial writes, no load straight to LDS. */
+/* The usual cell: nothing to report, no partial writes, no load straight to LDS. Conditions are
+ * joined by bits: one branch a cell. */
 static inline bool read_plainly(struct cell *cell, uint32_t epoch, int me)
 {
-    bool other = cell->writer != me;
-    if (cell->write_epoch == 0 || (other && cell->write_epoch == epoch) || cell->leaked ||
-        cell->split || cell->dma_token)
+    bool raced = (cell->writer != me) & (cell->write_epoch == epoch);
+    bool special = cell->leaked | cell->split | (cell->dma_token != 0);
+    if (raced | special | (cell->write_epoch == 0))
         return false;
     cell->readers = (cell->read_epoch == epoch ? cell->readers : 0) | 1u << me;
     cell->read_epoch = epoch;
@@ -183,10 +184,10 @@ static inline bool read_plainly(struct cell *cell, uint32_t epoch, int me)
 
 static inline bool write_plainly(struct cell *cell, uint32_t epoch, int me, uint32_t leaked_readers)
 {
-    uint32_t others = ~(1u << me);
-    bool other = cell->writer != me;
-    if ((other && cell->write_epoch == epoch) || cell->leaked || cell->split || cell->dma_token ||
-        (cell->read_epoch == epoch && (cell->readers & others)) || (leaked_readers & others))
+    uint32_t readers = (cell->read_epoch == epoch ? cell->readers : 0) | leaked_readers;
+    bool raced = (cell->writer != me) & (cell->write_epoch == epoch);
+    bool special = cell->leaked | cell->split | (cell->dma_token != 0);
+    if (raced | special | ((readers & ~(1u << me)) != 0))
         return false;
     cell->write_epoch = epoch;
     cell->writer = (uint8_t)me;
