@@ -61,8 +61,7 @@ bool checks_make(struct thread *thread)
     shadow->cells = calloc(shadow->dwords, sizeof *shadow->cells);
     shadow->bytes = calloc(shadow->dwords, 4 * sizeof *shadow->bytes);
     shadow->leaked_readers = calloc(shadow->dwords, sizeof *shadow->leaked_readers);
-    shadow->split = calloc(shadow->dwords, 1);
-    return shadow->cells && shadow->bytes && shadow->leaked_readers && shadow->split;
+    return shadow->cells && shadow->bytes && shadow->leaked_readers;
 }
 
 void checks_free(struct thread *thread)
@@ -75,7 +74,6 @@ void checks_free(struct thread *thread)
     free(group->shadow->cells);
     free(group->shadow->bytes);
     free(group->shadow->leaked_readers);
-    free(group->shadow->split);
     free(group->shadow);
 }
 

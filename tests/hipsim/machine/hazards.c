@@ -214,6 +214,8 @@ void hazards_after(struct wave *w, const struct op *o)
 {
     struct wave_checks *c = w->checks;
     struct definition here = {o, c->now};
+    if (w->thread->launch->arch->family > HIPSIM_CDNA4)
+        return;
     if (o->class == CLASS_MEMORY && (o->flags & FLAG_STORE))
         after_store(c, o);
     for (int i = 0; i < o->range_count; i++) {

@@ -285,6 +285,16 @@ static inline void put_mask(struct wave *w, unsigned reg, uint64_t mask)
         mask |= (uint64_t)i##_half << i##_base;                                                    \
     }
 
+/* The way back: all ones in the lanes of the mask, 0 in the others. */
+static inline void spread_mask(uint64_t mask, uint32_t lanes[LANES])
+{
+    for (int half = 0; half < 2; half++) {
+        uint32_t bits = (uint32_t)(mask >> 32 * half), *to = lanes + 32 * half;
+        for (int i = 0; i < 32; i++)
+            to[i] = bits & UINT32_C(1) << i ? UINT32_MAX : 0;
+    }
+}
+
 #define FOR_ACTIVE(i)                                                                              \
     for (uint64_t i##_left = w->exec; i##_left; i##_left &= i##_left - 1)                          \
         for (int i = __builtin_ctzll(i##_left), i##_once = 1; i##_once; i##_once = 0)

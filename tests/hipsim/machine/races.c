@@ -13,9 +13,7 @@ void races_start(struct group *group)
     if (!s->used)
         return;
     memset(s->cells, 0, s->dwords * sizeof *s->cells);
-    memset(s->bytes, 0, s->dwords * 4 * sizeof *s->bytes);
     memset(s->leaked_readers, 0, s->dwords * sizeof *s->leaked_readers);
-    memset(s->split, 0, s->dwords);
     s->used = false;
 }
 
@@ -66,7 +64,7 @@ static void mark(struct group *group, const struct wave *w, const struct entry *
             }
             if (s->cells[dword].writer == w->index)
                 s->cells[dword].leaked = leaked;
-            for (int k = 0; k < 4 && s->split[dword]; k++)
+            for (int k = 0; k < 4 && s->cells[dword].split; k++)
                 if (s->bytes[4 * dword + k].writer == w->index)
                     s->bytes[4 * dword + k].leaked = leaked;
         }
@@ -171,12 +169,13 @@ static void write_cell(const struct access *a, struct cell *cell)
     cell->leaked = false;
 }
 
-/* The usual cell: nothing to report, no partial writes, no load straight to LDS. */
+/* The usual cell: nothing to report, no partial writes, no load straight to LDS. Conditions are
+ * joined by bits: one branch a cell. */
 static inline bool read_plainly(struct cell *cell, uint32_t epoch, int me)
 {
-    bool other = cell->writer != me;
-    if (cell->write_epoch == 0 || (other && cell->write_epoch == epoch) || cell->leaked ||
-        cell->dma_token)
+    bool raced = (cell->writer != me) & (cell->write_epoch == epoch);
+    bool special = cell->leaked | cell->split | (cell->dma_token != 0);
+    if (raced | special | (cell->write_epoch == 0))
         return false;
     cell->readers = (cell->read_epoch == epoch ? cell->readers : 0) | 1u << me;
     cell->read_epoch = epoch;
@@ -185,10 +184,10 @@ static inline bool read_plainly(struct cell *cell, uint32_t epoch, int me)
 
 static inline bool write_plainly(struct cell *cell, uint32_t epoch, int me, uint32_t leaked_readers)
 {
-    uint32_t others = ~(1u << me);
-    bool other = cell->writer != me;
-    if ((other && cell->write_epoch == epoch) || cell->leaked || cell->dma_token ||
-        (cell->read_epoch == epoch && (cell->readers & others)) || (leaked_readers & others))
+    uint32_t readers = (cell->read_epoch == epoch ? cell->readers : 0) | leaked_readers;
+    bool raced = (cell->writer != me) & (cell->write_epoch == epoch);
+    bool special = cell->leaked | cell->split | (cell->dma_token != 0);
+    if (raced | special | ((readers & ~(1u << me)) != 0))
         return false;
     cell->write_epoch = epoch;
     cell->writer = (uint8_t)me;
@@ -201,12 +200,12 @@ static void access_dword(struct access *a, uint32_t dword, uint32_t first, uint3
     struct lds_shadow *s = a->w->group->shadow;
     void (*act)(const struct access *, struct cell *) = write ? write_cell : read_cell;
     a->leaked_readers = s->leaked_readers[dword];
-    if (last - first < 4 && write && !s->split[dword]) {
+    if (last - first < 4 && write && !s->cells[dword].split) {
         for (int k = 0; k < 4; k++)
             s->bytes[4 * dword + k] = s->cells[dword];
-        s->split[dword] = 1;
+        s->cells[dword].split = true;
     }
-    if (!s->split[dword]) {
+    if (!s->cells[dword].split) {
         a->at = 4 * dword;
         act(a, &s->cells[dword]);
         return;
@@ -217,20 +216,27 @@ static void access_dword(struct access *a, uint32_t dword, uint32_t first, uint3
     }
 }
 
-static void access_lane(struct access *a, uint32_t at, unsigned bytes, bool write)
+static inline void access_lanes(struct access *a, const uint32_t *address, uint64_t lanes,
+                                unsigned bytes, bool write)
 {
     struct lds_shadow *s = a->w->group->shadow;
-    uint32_t epoch = a->w->group->epoch, end = at + bytes;
+    struct cell *cells = s->cells;
+    const uint32_t *leaked_readers = s->leaked_readers;
+    uint32_t epoch = a->w->group->epoch;
     int me = a->w->index;
-    for (uint32_t dword = at / 4; 4 * dword < end; dword++) {
-        uint32_t first = 4 * dword > at ? 4 * dword : at;
-        uint32_t last = 4 * dword + 4 < end ? 4 * dword + 4 : end;
-        bool plain = !s->split[dword] && (!write || (last - first == 4 && !a->dma_token));
-        struct cell *cell = &s->cells[dword];
-        if (plain && (write ? write_plainly(cell, epoch, me, s->leaked_readers[dword])
-                            : read_plainly(cell, epoch, me)))
-            continue;
-        access_dword(a, dword, first, last, write);
+    for (uint64_t left = lanes; left; left &= left - 1) {
+        a->lane = __builtin_ctzll(left);
+        uint32_t at = address[a->lane], end = at + bytes, dword = at / 4;
+        if (((at | bytes) & 3) == 0 && a->dma_token == 0)
+            while (4 * dword < end &&
+                   (write ? write_plainly(&cells[dword], epoch, me, leaked_readers[dword])
+                          : read_plainly(&cells[dword], epoch, me)))
+                dword++;
+        for (; 4 * dword < end; dword++) {
+            uint32_t first = 4 * dword > at ? 4 * dword : at;
+            uint32_t last = 4 * dword + 4 < end ? 4 * dword + 4 : end;
+            access_dword(a, dword, first, last, write);
+        }
     }
 }
 
@@ -241,10 +247,10 @@ void races_access(struct wave *w, const uint32_t *address, uint64_t lanes, unsig
     w->group->shadow->used = true;
     if (dma)
         a.dma_token = w->checks->issued[COUNTER_VM] + 1;
-    for (uint64_t left = lanes; left; left &= left - 1) {
-        a.lane = __builtin_ctzll(left);
-        access_lane(&a, address[a.lane], bytes, write);
-    }
+    if (write)
+        access_lanes(&a, address, lanes, bytes, true);
+    else
+        access_lanes(&a, address, lanes, bytes, false);
     if (wants(w, HIPSIM_CHECK_WAITS | HIPSIM_CHECK_RACES))
         remember(w, address, lanes, bytes, write);
 }

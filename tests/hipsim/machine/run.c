@@ -14,11 +14,7 @@ void set_exec(struct wave *w, uint64_t exec)
     w->full = exec == w->all;
     w->s[SREG_EXEC] = (uint32_t)exec;
     w->s[SREG_EXEC + 1] = (uint32_t)(exec >> 32);
-    for (int half = 0; half < 2; half++) {
-        uint32_t bits = (uint32_t)(exec >> 32 * half), *mask = w->lane_mask + 32 * half;
-        for (int i = 0; i < 32; i++)
-            mask[i] = bits & UINT32_C(1) << i ? UINT32_MAX : 0;
-    }
+    spread_mask(exec, w->lane_mask);
 }
 
 void write_sreg(struct wave *w, unsigned reg, uint32_t value)

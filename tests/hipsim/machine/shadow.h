@@ -53,12 +53,12 @@ struct cell {
     uint32_t dma_token; /* of a direct-to-LDS load; 0: an ordinary write */
     uint8_t writer;
     bool leaked; /* not complete when its wave entered the last barrier */
+    bool split;  /* of a dword: its bytes are tracked one by one */
 };
 
 struct lds_shadow {
-    struct cell *cells, *bytes;
+    struct cell *cells, *bytes; /* bytes: valid where the dword's cell is split */
     uint32_t *leaked_readers; /* per dword: waves whose read was outstanding at the last barrier */
-    uint8_t *split;           /* per dword: its bytes are tracked one by one */
     uint32_t dwords;
     bool used;
 };

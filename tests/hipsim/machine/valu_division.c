@@ -86,6 +86,12 @@ UNSCALED(unscaled_f64, double, biased_f64, 2047, 768, 53)
 DIV_SCALE(v_div_scale_f32, f32)
 DIV_SCALE(v_div_scale_f64, f64)
 
+#ifdef __SIZEOF_FLOAT128__
+typedef __float128 quadruple;
+#else
+typedef long double quadruple; /* aarch64: 128 bits too */
+#endif
+
 /* Scaled before it is rounded, once: a subnormal quotient stays correct. */
 static float scaled_f32(float a, float b, float c)
 {
@@ -94,7 +100,7 @@ static float scaled_f32(float a, float b, float c)
 
 static double scaled_f64(double a, double b, double c)
 {
-    return (double)(((__float128)a * b + c) * (biased_f64(c) > 1023 ? 0x1p128 : 0x1p-128));
+    return (double)(((quadruple)a * b + c) * (biased_f64(c) > 1023 ? 0x1p128 : 0x1p-128));
 }
 #define fma_f32 __builtin_fmaf
 #define fma_f64 __builtin_fma

@@ -172,9 +172,11 @@ static inline uint64_t mask_source(struct wave *w, const struct operand *s)
     void name(struct wave *w, const struct op *o)                                                  \
     {                                                                                              \
         SOURCE(u32, a, 0) SOURCE(u32, b, 1) RESULT_u32 uint32_t *out = w->temporary[2];            \
-        uint64_t in = mask_source(w, &o->src[2]);                                                  \
-        for (int i = 0; i < w->lanes; i++) {                                                       \
-            uint32_t a = a_[i], b = b_[i], c = in >> i & 1;                                        \
+        _Alignas(64) uint32_t in[LANES];                                                           \
+        spread_mask(mask_source(w, &o->src[2]), in);                                               \
+        FOR_LANES(i)                                                                               \
+        {                                                                                          \
+            uint32_t a = a_[i], b = b_[i], c = in[i] & 1;                                          \
             out[i] = (carry) ? 1 : 0;                                                              \
             d_[i] = (expression);                                                                  \
         }                                                                                          \
@@ -189,17 +191,19 @@ void v_cndmask_b32(struct wave *w, const struct op *o)
     _Alignas(64) uint32_t ab[LANES], bb[LANES];
     const uint32_t *a = (const uint32_t *)source_f32(w, &o->src[0], ab);
     const uint32_t *b = (const uint32_t *)source_f32(w, &o->src[1], bb);
-    uint64_t mask = mask_source(w, &o->src[2]);
+    _Alignas(64) uint32_t mask[LANES];
+    spread_mask(mask_source(w, &o->src[2]), mask);
     uint32_t *d = result32(w, o);
-    FOR_LANES(i) d[i] = mask >> i & 1 ? b[i] : a[i];
+    FOR_LANES(i) d[i] = (b[i] & mask[i]) | (a[i] & ~mask[i]);
     merge32(w, o->dst[0].first, d);
 }
 
 void v_cndmask_b16(struct wave *w, const struct op *o)
 {
-    SOURCE(u16, a, 0) SOURCE(u16, b, 1) uint64_t mask = mask_source(w, &o->src[2]);
+    SOURCE(u16, a, 0) SOURCE(u16, b, 1) _Alignas(64) uint32_t mask[LANES];
+    spread_mask(mask_source(w, &o->src[2]), mask);
     uint32_t *d = w->temporary[0];
-    FOR_LANES(i) d[i] = mask >> i & 1 ? b_[i] : a_[i];
+    FOR_LANES(i) d[i] = (b_[i] & mask[i]) | (a_[i] & ~mask[i]);
     merge16(w, o, d);
 }
 
@@ -223,9 +227,9 @@ void v_mad_i64_i32(struct wave *w, const struct op *o)
     uint32_t *out = w->temporary[2];
     FOR_LANES(i)
     {
-        int64_t product = (int64_t)a_[i] * b_[i];
-        d[i] = (uint64_t)product + c_[i];
-        out[i] = __builtin_add_overflow_p(product, (int64_t)c_[i], (int64_t)0) ? 1 : 0;
+        int64_t product = (int64_t)a_[i] * b_[i], sum;
+        out[i] = __builtin_add_overflow(product, (int64_t)c_[i], &sum) ? 1 : 0;
+        d[i] = (uint64_t)sum;
     }
     merge64(w, o->dst[0].first, d);
     put_mask(w, o->dst[1].first, mask_of(w, out));

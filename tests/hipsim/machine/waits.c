@@ -115,15 +115,16 @@ void waits_before(struct wave *w, const struct op *o)
         }
         return;
     }
-    uint64_t any = 0;
-    for (unsigned i = 0; i < TRACKED_WORDS; i++)
-        any |= c->outstanding[i];
-    if (!any)
-        return;
-    for (int i = 0; i < o->range_count; i++)
-        for (unsigned k = 0; k < o->ranges[i].count; k++)
-            if (c->outstanding[(o->ranges[i].first + k) / 64] >> (o->ranges[i].first + k) % 64 & 1)
-                touch(w, o, o->ranges[i].first + k, o->ranges[i].write);
+    for (int i = 0; i < o->range_count; i++) {
+        const struct register_range *r = &o->ranges[i];
+        unsigned word = r->first / 64, bit = r->first % 64;
+        uint64_t waiting = c->outstanding[word] >> bit;
+        if (bit + r->count > 64)
+            waiting |= c->outstanding[word + 1] << (64 - bit);
+        waiting &= UINT64_MAX >> (64 - r->count);
+        for (; waiting; waiting &= waiting - 1)
+            touch(w, o, r->first + (unsigned)__builtin_ctzll(waiting), r->write);
+    }
 }
 
 void waits_after(struct wave *w, const struct op *o)
