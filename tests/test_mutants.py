@@ -109,8 +109,12 @@ def load(name, what):
 
 
 def edges(operands, layout):
-    """Rows of less than four elements, whose guards are those of single elements; every output and operand in turn."""
+    """What every seed must reach: rows of less than four elements, whose guards are those of single elements, with each
+    output and operand in turn; whole steps of K, in whole and in cut tiles.
+    """
     layout = "NN" if layout == "ANY" else layout
+    for m, n, k in ((65, 16, 128), (65, 16, 256), (128, 128, 192)):
+        yield Case(m, n, k, dtype=operands, layout=layout)
     for n, other in itertools.product((1, 2, 3, 5, 6, 7), DTYPES):
         case = {"dtype": operands, "layout": layout, "out_dtype": other, "preactivation": other}
         yield Case(5, n, 9, bias="row", bias_dtype=other, **case)
