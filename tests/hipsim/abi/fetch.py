@@ -4,6 +4,7 @@ runtime (5.2), AMD's Python bindings (6.4, 7.2, 10). Unreachable: a sentence why
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,10 @@ BINDINGS = {
     "7.2": ("hip-python==7.2.2.562.43",),
     "10": ("rocm-bindings-hip==10.0.0.0.1.2", "rocm-bindings-core==10.0.0.0.1.2"),
 }
+PSEUDOCODE = ("tinygrad==0.14.0",)
 # Of the wheels, hundreds of megabytes of BLAS and FFT bindings are left out.
 WANTED = ("hip/__init__.py", "hip/_", "hip/chip.", "hip/hip.c", "rocm/")
+TABLES = re.compile(r"tinygrad/runtime/autogen/amd/\w+/str_pcode\.py")
 
 
 class Unreachable(Exception):  # noqa: N818
@@ -73,18 +76,28 @@ def runtime(cache: Path) -> Path:
     return _debian(RUNTIME, cache / "runtime-5.2") / "usr" / "lib" / "x86_64-linux-gnu"
 
 
-def bindings(version: str, cache: Path) -> Path:
-    """A folder for PYTHONPATH."""
-
+def _wheels(packages: tuple[str, ...], wanted: Callable[[str], object], folder: Path) -> Path:
     def fill(made: Path) -> None:
         pip = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps")
-        _run(*pip, "--only-binary", ":all:", *BINDINGS[version], folder=made)
+        _run(*pip, "--only-binary", ":all:", *packages, folder=made)
         for wheel in made.glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(made, [name for name in archive.namelist() if name.startswith(WANTED)])
+                archive.extractall(made, [name for name in archive.namelist() if wanted(name)])
             wheel.unlink()
 
-    return _once(cache / f"bindings-{version}-{sys.implementation.cache_tag}", fill)
+    return _once(folder, fill)
+
+
+def bindings(version: str, cache: Path) -> Path:
+    """A folder for PYTHONPATH."""
+    folder = cache / f"bindings-{version}-{sys.implementation.cache_tag}"
+    return _wheels(BINDINGS[version], lambda name: name.startswith(WANTED), folder)
+
+
+def pseudocode(family: str, cache: Path) -> Path:
+    """AMD's pseudo-code of the instructions of "cdna", "rdna3" or "rdna4": a file to parse, not to import."""
+    folder = _wheels(PSEUDOCODE, TABLES.fullmatch, cache / PSEUDOCODE[0])
+    return folder / "tinygrad" / "runtime" / "autogen" / "amd" / family / "str_pcode.py"
 
 
 def declarations(version: str, cache: Path) -> str:
