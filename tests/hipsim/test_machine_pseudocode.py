@@ -56,6 +56,7 @@ READ_AS = {
         (r"(sign_out \? -abs\(S0\.f(\d+)\) : .*)", r"isNAN(S0.f\2) ? (sign_out ? -INF : +INF) : (\1)"),
     ],
     r"v_frexp_exp_i32_f32": [(r"exponent\(S0\.f32\) - 127 \+ 1", "frexp_exp(S0.f32)")],
+    r"s_cmpk_.*": [(r"SIMM16", "S1")],
     r"v_pk_mov_b32": [(r"(S\d)\.u32\[", r"\1[")],
     r"v_bitop3_b32": [(r"\{ INST.*\}", "BITOP3"), (r"\bD\.", "D0.")],
 }
@@ -134,19 +135,9 @@ class Form:
         text, self.tail = re.fullmatch(r"(.*?)((?: \w+:\S+)*)", text).groups()
         self.operands = re.split(r", (?![^\[]*\])", text)
         self.modifiers = dict(re.findall(r"(\w+):(\S+)", self.tail))
-        roles = ["S0", "S1", "S2"]
-        if self.name.startswith("v_fmamk") or self.name.startswith("v_madmk"):
-            roles = ["S0", "K", "S1"]
-        if "fmaak" in self.name:
-            roles = ["S0", "S1", "K"]
-        self.compares = self.name.startswith("v_cmp")
-        before = ["D"] if not self.compares else [] if self.name.startswith("v_cmpx") else ["M"]
-        before += ["M"] if re.fullmatch(CARRY_OUT, self.name) else []
-        roles = before + roles[: len(self.operands) - len(before)]
-        if re.fullmatch(CARRY_IN, self.name):
-            roles[-1] = "M"
-        self.roles = roles
-        self.kinds = {role: self._kind(role) for role in roles if role[0] == "S"}
+        self.compares = self.name.startswith(("v_cmp", "s_cmp"))
+        self.roles = self._roles()
+        self.kinds = {role: self._kind(role) for role in self.roles if role[0] == "S"}
         self.register = dict(zip(self.kinds, "xyz", strict=False))
         wide = r"D0(\.u32)?\[63|D0\.[uibf]64"
         self.wide = not self.compares and bool(re.search(wide, self.code))
@@ -156,8 +147,24 @@ class Form:
         self.units = next((n for pattern, n in UNITS.items() if re.fullmatch(pattern, self.name)), 0)
         self.flushes = self.units and self.chunk == 32
 
+    def _roles(self):
+        """Of the operands: D, sources, a mask M, or a literal K."""
+        roles = ["S0", "S1", "S2"]
+        if self.name.startswith(("v_fmamk", "v_madmk")):
+            roles = ["S0", "K", "S1"]
+        if "fmaak" in self.name:
+            roles = ["S0", "S1", "K"]
+        before = ["D"] if not self.compares else ["M"] if self.name.startswith("v_cmp_") else []
+        before += ["M"] if re.fullmatch(CARRY_OUT, self.name) else []
+        roles = before + roles[: len(self.operands) - len(before)]
+        if re.fullmatch(CARRY_IN, self.name):
+            roles[-1] = "M"
+        return roles
+
     def _kind(self, role):
         """Letter and bits of the type, and bits of the register."""
+        if self.name.startswith("v_readfirstlane"):
+            return "u", 32, 32
         letter, width = re.search(rf"{role}(?:\[[^\]]*\])?\.([uibf])(\d+)", self.code).groups()
         tops = [int(top) for top in re.findall(rf"{role}(?:\.u\d+)?\[(\d+)", self.code)]
         wide = int(width) == 64 or max(tops, default=0) > 31 or self.name == "v_pk_mov_b32"
@@ -306,6 +313,68 @@ extern "C" __global__ void GROUP(256) all(unsigned long *out, unsigned *flags, c
     return result
 
 
+class ScalarForm(Form):
+    """Of scalar registers: x, y, d, SCC as v, EXEC as w."""
+
+    def assembly(self):
+        size, execute_mask = ("b32", "exec_lo") if self.rdna else ("b64", "exec")
+        texts = []
+        for role, operand in zip(self.roles, self.operands, strict=True):
+            texts.append(operand.replace("R", "%[d]" if role == "D" else f"%[{self.register[role]}]"))
+        lines = [f"s_mov_{size} %[s], {execute_mask}", f"s_mov_{size} {execute_mask}, %[w]", "s_cmp_lg_u32 %[v], 0"]
+        lines += [f"{self.mnemonic} {', '.join(texts)}", "s_nop 4", "s_cselect_b32 %[e], 1, 0"]
+        return [*lines, f"s_mov_{size} %[w], {execute_mask}", f"s_mov_{size} {execute_mask}, %[s]"]
+
+    def expected(self, registers):
+        """(d, SCC, EXEC) of one wave."""
+        named = dict(zip(self.roles, self.operands, strict=True))
+        given = {role: self.source(role, named[role], registers) for role in self.kinds}
+        lanes = 32 if self.rdna else 64
+        mask = registers["w"] & ((1 << lanes) - 1)
+        if self.name.startswith("v_readfirstlane"):
+            given |= {"VGPR": [[(given["S0"] + lane) & 0xFFFFFFFF] for lane in range(lanes)], "SRC0": 0}
+        after = execute(
+            self.code, D0=registers["d"], SCC=registers["v"], EXEC=mask, EXEC_LO=mask, WAVE64=int(lanes == 64), **given
+        )
+        result = after["D0"] & (2**64 - 1 if self.wide else 2**32 - 1)
+        return flushed(result) if self.flushes else result, int(after["SCC"]), int(after["EXEC"])
+
+
+def run_scalars(part, forms, values):
+    """d, SCC and EXEC of every form for every wave: one kernel."""
+    wave = 32 if part.arch.startswith("gfx1") else 64
+    mask = "unsigned" if wave == 32 else "unsigned long"
+    rows, blocks = len(values["x"]), []
+    for k, form in enumerate(forms):
+        kind = "unsigned long" if form.wide else "unsigned"
+        joined, sources = "\\n".join(form.assembly()), ['[v] "s"((unsigned)v)']
+        for role, register in form.register.items():
+            size = "unsigned long" if form.kinds[role][2] == 64 else "unsigned"
+            if f"%[{register}]" in joined:
+                lane = form.name.startswith("v_readfirstlane")
+                sources.append(f'[{register}] {chr(34) + "vs"[not lane] + chr(34)}(({size}){register} + {int(lane)} * item_x)')
+        blocks.append(
+            f"{{ {kind} d0 = d; {mask} m = w, s; unsigned e;"
+            f'asm volatile("{joined}" : [d] "+&s"(d0), [w] "+&s"(m), [e] "=&s"(e), [s] "=&s"(s)'
+            f' : {", ".join(sources)} : "scc");'
+            f"if (item_x == 0) {{ long at = {k * rows} + i; out[3 * at] = d0; out[3 * at + 1] = e; out[3 * at + 2] = m; }} }}"
+        )
+    loads = "".join(f"unsigned long {name} = in[{n * rows} + i];" for n, name in enumerate("xydvw"))
+    source = f"""
+extern "C" __global__ void GROUP({wave}) all(unsigned long *out, const unsigned long *in)
+{{
+    int i = group_x;
+    {loads}
+    {" ".join(blocks)}
+}}"""
+    out = part.empty((len(forms), rows, 3), np.uint64)
+    with Module(part, object_of(source, part.arch)) as module:
+        module["all"](rows, wave, out, part.array(np.stack([values[name] for name in "xydvw"])))
+        result = part.to_numpy(out)
+    part.assert_clean()
+    return result
+
+
 def differs(form, got, want):
     """Bits, but for NaN and units in the last place."""
     if got == want:
@@ -359,3 +428,25 @@ def test_every_opcode_is_covered(part, code, forms):
     for name in filter(None, map(elsewhere, names)):
         file, _, test = name.partition("::")
         assert f"def {test}(" in (TESTS / file).read_text(), name
+
+
+def test_scalars(part, code, forms, rng):
+    rdna = part.arch.startswith("gfx1")
+    chosen = [
+        ScalarForm(mnemonic, text, code, rdna)
+        for mnemonic, text in forms
+        if re.fullmatch(SCALAR, mnemonic) and not elsewhere(opcode(mnemonic))
+    ]
+    values = {name: x[::4].copy() for name, x in words(rng)[0].items()}
+    values["w"] = values.pop("z")
+    got = run_scalars(part, chosen, values)
+    wrong = []
+    for form, rows in zip(chosen, got, strict=True):
+        for i, row in enumerate(rows):
+            registers = {name: int(x[i]) for name, x in values.items()}
+            want = form.expected(registers)
+            if differs(form, int(row[0]), want[0]) or tuple(map(int, row[1:])) != want[1:]:
+                shown = {name: hex(value) for name, value in registers.items()}
+                wrong.append(f"{form.mnemonic} {form.text} {shown}: {list(map(hex, row))}, not {list(map(hex, want))}")
+                break
+    assert not wrong, "\n".join(wrong)
