@@ -12,6 +12,7 @@ import functools
 import re
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,33 +91,17 @@ class State(dict):
         dict.__setitem__(self, name, (int(dict.__getitem__(self, name)) & ~mask) | (raw << low))
 
 
-class Power:
-    """2 ** n, by which a product is scaled and rounded once."""
-
-    __array_ufunc__ = None
-
-    def __init__(self, exponent: int) -> None:
-        self.exponent = max(-5000, min(5000, int(exponent)))
-
-    def __rmul__(self, x: Any) -> Any:
-        return np.ldexp(x, self.exponent)
-
-
-class Two:
-    def __pow__(self, exponent: int) -> Power:
-        return Power(exponent)
-
-
 class Subnormal:
     """`x == DENORM.f32`: x is subnormal."""
 
     __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, least: float = 0.0) -> None:
-        self.least, self.f32, self.f64 = least, *((Subnormal(2.0**-126), Subnormal(2.0**-1022)) if not least else (0, 0))
+    def __init__(self, least: float) -> None:
+        self.least = least
 
     def __eq__(self, x: object) -> bool:
-        return bool(0 < abs(x) < self.least)
+        return bool(0 < abs(x) < self.least)  # type: ignore[arg-type]
 
 
 def fma(a: Any, b: Any, c: Any, scale: int = 0) -> Any:
@@ -132,7 +117,9 @@ def fma(a: Any, b: Any, c: Any, scale: int = 0) -> Any:
     digits, least = SHAPES[type(a)]
     top = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
     power = max(top if abs(exact) >= Fraction(2) ** top else top - 1, least) - digits + 1
-    return np.copysign(np.ldexp(type(a)(abs(round(exact / Fraction(2) ** power))), power), type(a)(float(exact > 0) - 0.5))
+    return np.copysign(
+        np.ldexp(type(a)(abs(round(exact / Fraction(2) ** power))), power), type(a)(float(exact > 0) - 0.5)
+    )
 
 
 def whole(x: Any, least: int, most: int) -> int:
@@ -159,22 +146,25 @@ def join(*parts: Bits) -> Bits:
 
 
 FUNCTIONS: dict[str, Any] = {
-    "Bits": Bits, "cast": cast, "join": join, "fma": fma, "f32": np.float32, "f64": np.float64, "exponent": exponent,
-    "TWO": Two(), "DENORM": Subnormal(), "INF": np.float64(np.inf), "NAN": np.float64(np.nan), "signext": lambda x: x,
-    "isNAN": np.isnan, "cvtToQuietNAN": lambda x: x, "sign": lambda x: bool(np.signbit(x)), "trunc": np.trunc,
-    "ldexp": np.ldexp, "mantissa": lambda x: np.frexp(x)[0], "frexp_exp": lambda x: int(np.frexp(x)[1]), "pow": lambda x, y: np.exp2(np.float64(y)),
+    "Bits": Bits, "cast": cast, "join": join, "f32": np.float32, "f64": np.float64,
+    "INF": np.float64(np.inf), "NAN": np.float64(np.nan), "ROUND_NEAREST_EVEN": 0,
+    "DENORM": SimpleNamespace(f32=Subnormal(2.0**-126), f64=Subnormal(2.0**-1022)),
+    "UNDERFLOW_F32": np.float32(0), "UNDERFLOW_F64": np.float64(0),
+    "OVERFLOW_F32": np.float32(np.inf), "OVERFLOW_F64": np.float64(np.inf),
+    "fma": fma, "exponent": exponent, "trunc": np.trunc, "mantissa": lambda x: np.frexp(x)[0],
+    "frexp_exp": lambda x: int(np.frexp(x)[1]), "pow": lambda _, y: np.exp2(np.float64(y)),
+    "ldexp": lambda x, n: np.ldexp(x, max(-5000, min(5000, int(n)))),
+    "isNAN": np.isnan, "sign": lambda x: bool(np.signbit(x)), "cvtToQuietNAN": lambda x: x, "signext": lambda x: x,
     "u32_to_f32": np.float32, "i32_to_f32": np.float32, "i32_to_f64": np.float64, "f32_to_f64": np.float64,
     "f64_to_f32": np.float32, "f16_to_f32": np.float32, "f32_to_f16": np.float16,
-    "f32_to_u32": lambda x: whole(x, 0, 2**32 - 1), "s_ff1_i32_b64": lambda x: (x & -x).bit_length() - 1,
-    "s_ff1_i32_b32": lambda x: (x & -x).bit_length() - 1,
-    "ROUND_NEAREST_EVEN": 0, "UNDERFLOW_F32": np.float32(0), "UNDERFLOW_F64": np.float64(0),
-    "OVERFLOW_F32": np.float32(np.inf), "OVERFLOW_F64": np.float64(np.inf),
+    "f32_to_u32": lambda x: whole(x, 0, 2**32 - 1),
+    "s_ff1_i32_b64": lambda x: (x & -x).bit_length() - 1, "s_ff1_i32_b32": lambda x: (x & -x).bit_length() - 1,
 }  # fmt: skip
 WRITTEN = [  # what is spelled differently in Python
     (r"(\d+)'([UIFB])\(", r"cast('\2', \1, "),
     (r"(\d+)'(0x[0-9a-f]+|\d+)U?", r"Bits(\2, \1)"),
     (r"\b(0x[0-9a-f]+|\d+)(?:ULL|LL|U)\b", r"\1"),
-    (r"\b2\.0F? \*\* ", "TWO ** "),
+    (r"(\S+) \* 2\.0F? \*\* (\S+)", r"ldexp(\1, \2)"),
     (r"\b(\d+\.\d+)F\b", r"f32(\1)"),
     (r"(?<![(.\d])\b(\d+\.\d+)\b(?!\))", r"f64(\1)"),
     (r"\b(INF|NAN)\.f\d+", r"\1"),
@@ -240,6 +230,5 @@ def compiled(text: str) -> Any:
 def execute(text: str, **registers: Any) -> State:
     """The registers after it, those of one lane: laneId is 0."""
     state = State(laneId=0, **dict.fromkeys(("tmp", "tmp0", "tmp1"), 0), **registers)
-    with np.errstate(all="ignore"):
-        exec(compiled(text), dict(FUNCTIONS), state)
+    exec(compiled(text), FUNCTIONS, state)
     return state
