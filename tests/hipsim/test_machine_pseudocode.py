@@ -5,6 +5,7 @@ EXEC, is compared with the evaluated pseudo-code (pseudocode.py), lane by lane. 
 effect stands in ELSEWHERE, with the test that covers it; so an opcode that is new in a kernel fails here.
 """
 
+import functools
 import re
 from pathlib import Path
 
@@ -27,7 +28,7 @@ FAMILY = {"gfx90a": "cdna", "gfx942": "cdna", "gfx950": "cdna", "gfx1100": "rdna
 # opcodes -> the test that covers them
 ELSEWHERE = {
     r"(global|buffer)_(load|store)_.*|ds_(read|write|load|store)_.*|s_load_.*": "test_sweep.py::test_sample",
-    r"v_w?mfma_.*|v_wmma_.*": "hipsim/test_machine_matrix.py::test_layout",
+    r"v_mfma_.*|v_wmma_.*": "hipsim/test_machine_matrix.py::test_layout",
     r"s_wait.*|s_barrier.*": "hipsim/test_machine_checks.py::test_every_wait_and_barrier_is_missed",
     r"s_c?branch.*|s_endpgm": "hipsim/test_launch.py::test_guard_in_the_kernel_is_needed",
     r"s_nop": "hipsim/test_machine_checks.py::test_hazards_of_matrix_results",
@@ -89,23 +90,27 @@ def elsewhere(name):
     return next((test for pattern, test in ELSEWHERE.items() if re.fullmatch(pattern, name)), None)
 
 
-@pytest.fixture
-def forms(part):
-    """Every form of an instruction of every kernel that this build ships for the part."""
-    core = pytest.importorskip("matmul_fused")._core
-    found = {}
-    for arch, name, image in core.device_objects():
-        if arch != part.arch:
+@functools.cache
+def shipped(arch):
+    """Every form of an instruction of every kernel that this build has for a part."""
+    part, found = hipsim.Device(arch), {}
+    for target, name, image in pytest.importorskip("matmul_fused")._core.device_objects():
+        if target != arch:
             continue
         with Module(part, image) as module:
-            module[name]
+            module[name]  # is decoded
             for instruction in Kernel(part.ordinal, name).instructions:
                 for half in instruction.text.split(" :: "):
                     key, form = form_of(half)
                     found.setdefault(key, form)
-    if not found:
-        pytest.skip("gemm_mfma ran nothing: this build has none for this GPU")
     return sorted(found.values())
+
+
+@pytest.fixture
+def forms(part):
+    if not shipped(part.arch):
+        pytest.skip("this build has no AMD objects")
+    return shipped(part.arch)
 
 
 def words(rng):
@@ -172,9 +177,11 @@ def run_scalars(part, forms, values):
         for role, register in form.register.items():
             size = "unsigned long" if form.kinds[role][2] == 64 else "unsigned"
             if f"%[{register}]" in joined:
-                lane = form.name.startswith("v_readfirstlane")
+                lane = form.name == "v_readfirstlane_b32"
                 sources.append(
-                    f"[{register}] {chr(34) + 'vs'[not lane] + chr(34)}(({size}){register} + {int(lane)} * item_x)"
+                    f'[{register}] "v"((unsigned){register} + item_x)'
+                    if lane
+                    else f'[{register}] "s"(({size}){register})'
                 )
         blocks.append(
             f"{{ {kind} d0 = d; {mask} m = w, s; unsigned e;"
