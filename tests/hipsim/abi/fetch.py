@@ -1,5 +1,5 @@
-"""Foreign statements of what hipsim stands in for, fetched into a folder and unpacked there without root: of HIP's interface
-Debian's headers and runtime (5.2) and AMD's Python bindings (6.4, 7.2, 10), of instructions AMD's pseudo-code.
+"""Foreign statements of what hipsim stands in for, fetched into a folder and unpacked there without root: of HIP's
+interface Debian's headers and runtime (5.2) and AMD's bindings (6.4, 7.2, 10), of instructions AMD's pseudo-code.
 Unreachable: a sentence why not, for the test to skip with."""
 
 from __future__ import annotations
