@@ -27,7 +27,9 @@ FAMILY = {"gfx90a": "cdna", "gfx942": "cdna", "gfx950": "cdna", "gfx1100": "rdna
 
 # opcodes -> the test that covers them
 ELSEWHERE = {
-    r"(global|buffer)_(load|store)_.*|ds_(read|write|load|store)_.*|s_load_.*": "test_sweep.py::test_sample",
+    r"(global|buffer)_(load|store)_.*|ds_(read|write|load|store)_.*|s_load_.*": (
+        "hipsim/test_machine_memory.py::test_memory_forms"
+    ),
     r"v_mfma_.*|v_wmma_.*": "hipsim/test_machine_matrix.py::test_layout",
     r"s_wait.*|s_barrier.*": "hipsim/test_machine_checks.py::test_every_wait_and_barrier_is_missed",
     r"s_c?branch.*|s_endpgm": "hipsim/test_launch.py::test_guard_in_the_kernel_is_needed",

@@ -1,0 +1,132 @@
+"""Every opcode of the shipped kernels that reads or writes memory, by inline assembly, byte for byte.
+
+Each runs with scattered addresses, an immediate offset and a third of the lanes off. What it must do is the words of
+the ISA documents: so many bytes from the address on, those of less than a register extended by zeros, or put into one
+half of it (d16); lanes that are off keep their register and write nothing; a buffer reads zeros past its records.
+"""
+
+import re
+
+import numpy as np
+import pytest
+
+import hipsim
+from hipsim import Module
+from hipsim.compile import object_of
+from hipsim.instruction_forms import opcode
+from hipsim.test_machine_pseudocode import FAMILY, shipped
+
+LANES, BYTES, OFFSET, RECORDS = 64, 4096, 48, 3000
+NARROW = {"ubyte": 1, "u8": 1, "ushort": 2, "u16": 2, "short": 2, "b16": 2}
+OPCODE = re.compile(r"(global|buffer|ds|s)_(load|store|read|write)_(d16_hi_|d16_)?(dwordx?|b)?(\w+)?")
+
+
+def size_of(name):
+    """(space, whether it loads, half, bytes) of an opcode."""
+    space, way, half, unit, rest = OPCODE.fullmatch(name).groups()
+    if unit == "b" and rest != "16":
+        size = int(rest) // 8
+    elif unit and unit.startswith("dword"):
+        size = 4 * int(rest or 1)
+    else:
+        size = NARROW[(unit or "") + rest]
+    return space, way in ("load", "read"), half or "", size
+
+
+def kernel(part, name):
+    """Source of a kernel: in -> registers -> out, by the instruction."""
+    space, loads, _, size = size_of(name)
+    wait = "s_wait_loadcnt 0\\n s_wait_storecnt 0\\n s_wait_dscnt 0\\n s_wait_kmcnt 0" if part.arch == "gfx1201" else ""
+    wait = wait or "s_waitcnt vmcnt(0) lgkmcnt(0)" + ("\\n s_waitcnt_vscnt null, 0" if part.arch == "gfx1100" else "")
+    words = max(size // 4, 1)
+    place = {
+        "global": (f"off offset:{OFFSET}", '"v"(base + at[x])'),
+        "buffer": (f"%2, 0 offen offset:{OFFSET}", '"v"(at[x]), "s"(records)'),
+        "ds": (f"offset:{OFFSET}", '"v"(at[x])'),
+        "s": (f"{OFFSET:#x}", '"s"(base + at[0])'),
+    }[space]
+    tail = f", {place[0]}" if space != "ds" else f" {place[0]}"
+    kind = "s" if space == "s" else "v"
+    operands = f'"+{kind}"(r) : {place[1]}' if loads else f': "v"(r), {place[1]}'
+    order = "%0, %1" if loads else "%1, %0"
+    text = f'asm volatile("{name} {order}{tail}\\n {wait}" : {operands} : "memory");'
+    return f"""
+typedef unsigned words {f"__attribute__((ext_vector_type({words})))" if words > 1 else ""};
+typedef unsigned four __attribute__((ext_vector_type(4)));
+__device__ inline void barrier()
+{{
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}}
+extern "C" __global__ void GROUP(64) k(char *base, const unsigned *at, words *registers, unsigned *memory)
+{{
+    __shared__ unsigned lds[{BYTES // 4}];
+    unsigned x = item_x;
+    four records = {{(unsigned)(unsigned long)base, (unsigned)((unsigned long)base >> 32), {RECORDS}, 0x27000}};
+    words r = registers[{"0" if space == "s" else "x"}];
+    for (unsigned i = x; i < {BYTES // 4}; i += 64)
+        lds[i] = ((unsigned *)base)[i];
+    barrier();
+    if ({"1" if space == "s" else "x % 3"}) {{ {text} }}
+    registers[x] = r;
+    barrier();
+    for (unsigned i = x; i < {BYTES // 4}; i += 64)
+        memory[i] = lds[i];
+}}"""
+
+
+def expected(name, memory, at, registers):
+    """(memory, registers) after the instruction."""
+    space, loads, half, size = size_of(name)
+    memory, registers = memory.copy(), registers.copy()
+    before = registers.copy()
+    for lane in range(LANES):
+        if space == "s":
+            registers[lane] = np.frombuffer(memory[at[0] + OFFSET :][:size].tobytes(), np.uint32)
+            continue
+        if lane % 3 == 0:
+            continue
+        place = int(at[lane]) + OFFSET
+        shift = 2 if half == "d16_hi_" else 0
+        register = before[lane].view(np.uint8)[shift:]
+        if not loads:
+            memory[place : place + size] = register[:size]
+            continue
+        inside = space != "buffer" or place + size <= RECORDS
+        data = memory[place : place + size] if inside else np.zeros(size, np.uint8)
+        new = registers[lane].view(np.uint8)
+        if half:
+            new[shift : shift + 2] = 0
+        elif size < 4:
+            new[:4] = 0
+        new[shift : shift + size] = data
+    return memory, registers
+
+
+@pytest.mark.parametrize("arch", FAMILY)
+def test_memory_forms(arch, rng):
+    part = hipsim.Device(arch)
+    names = sorted({opcode(mnemonic) for mnemonic, _ in shipped(arch)})
+    names = [name for name in names if OPCODE.fullmatch(name)]
+    if not shipped(arch):
+        pytest.skip("this build has no AMD objects")
+    assert names
+    for name in names:
+        space, loads, _, size = size_of(name)
+        memory = rng.integers(0, 256, BYTES, np.uint8)
+        step = 16 if not loads else max(size, 4) if size >= 4 or space == "s" else size
+        at = rng.permutation((BYTES - OFFSET - size) // step)[:LANES].astype(np.uint32) * np.uint32(step)
+        registers = rng.integers(0, 2**32, (LANES, max(size // 4, 1)), np.uint32)
+        want = expected(name, memory, at, registers)
+        pitch = 4 if registers.shape[1] == 3 else registers.shape[1]  # a vector of three lies in four words
+        padded = np.zeros((LANES, pitch), np.uint32)
+        padded[:, : registers.shape[1]] = registers
+        base, held, shown = part.array(memory), part.array(padded), part.empty(BYTES // 4, np.uint32)
+        with Module(part, object_of(kernel(part, name), arch)) as module:
+            module["k"](1, 64, base, part.array(at), held, shown)
+            got = part.to_numpy(held)[:, : registers.shape[1]]
+        part.assert_clean()
+        after = part.to_numpy(shown).view(np.uint8) if space == "ds" else part.to_numpy(base)
+        assert np.array_equal(got, want[1]), f"{name}: registers"
+        assert np.array_equal(after, want[0]), f"{name}: memory"
