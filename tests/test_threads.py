@@ -186,8 +186,8 @@ RAGGED = [
     (257, 255, 33),
     (1000, 3, 500),
     (64, 2050, 65),
-    (7, 33, 12400),  # compensated sums of pieces of K
-    (100, 530, 769),  # B packed once for all threads
+    (7, 33, 16600),  # compensated sums of pieces of K
+    (100, 530, 1025),  # B packed once for all threads
     (97, 801, 2049),  # in two chunks
 ]
 

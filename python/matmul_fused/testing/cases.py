@@ -246,11 +246,12 @@ _EPILOGUES: tuple[dict[str, Any], ...] = (
     {"activation": "silu", "multiply": "full", "out_dtype": "float32", "values": "positive"},
 )
 
-# K around the ends of the pieces of 384 (double) or 768 (float) products that the CPU kernels cut it into, of two of
-# them, and of the 16 from which on they compensate the sums.
-_DEEP = (383, 384, 385, 767, 768, 769, 1000, 1536, 1537, 2049, 6144, 6145, 12288, 12289, 12400)
-# M and N beyond one block: B is packed once for all threads, the last of each in chunks of 6 MiB.
-_WIDE = ((97, 513, 33), (100, 530, 65), (193, 769, 17), (385, 1025, 7), (98, 518, 400))
+# K around the ends of the pieces of 512 (double) or 1024 (float) products that the CPU kernels cut it into, of two of
+# them, and of the 16 from which on they compensate the sums; 13,825 is the first too deep for few rows to go by lines.
+_DEEP = (511, 512, 513, 1000, 1023, 1024, 1025, 2048, 2049, 8192, 8193, 13825, 16384, 16385, 16600)
+# M and N beyond one block: B is packed once for all threads, the last of each in chunks of 6 MiB; of few rows the lines
+# of a weight of 16 bits.
+_WIDE = ((97, 513, 33), (100, 530, 65), (193, 769, 17), (385, 1025, 7), (98, 518, 530), (3, 4113, 37))
 _CHUNKED = ((97, 800, 2049, ""), (97, 399, 2049, "interleaved"), (97, 401, 2049, "pair"))
 _SMALL = (*(size for size in SIZES if size <= 129), 0)
 # What the rows of GPU kernels take, and how large a simulated GPU can bear it: the products of a workgroup of gemm_simt
