@@ -9,7 +9,7 @@
 /* Columns of accumulators that the epilogue takes at once, at most. */
 #define MMF_TILE_COLUMNS 64
 
-/* The same of an epilogue that is plain: job->plain. */
+/* The same of a plain epilogue, activation(sum + bias) and no more. */
 #define MMF_PLAIN_COLUMNS 256
 
 /* Bytes of columns in a panel, on every instruction set: prepacked weights fit all of them. */
