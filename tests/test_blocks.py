@@ -39,6 +39,17 @@ def test_infinite_sums_stay_infinite(kernel, dtype, k):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", KERNELS[:-1])
+@pytest.mark.parametrize("k", [1, 4, 5, 300, 1100])
+def test_products_that_are_all_minus_zero_make_zero(kernel, dtype, k):
+    """Wherever a tile lies and however its sums began: the same sign."""
+    A, B = np.full((113, k), -1, dtype), np.zeros((k, 400), dtype)
+    with force_kernel(kernel):
+        for weight in (B, np.asfortranarray(B), mf.prepack(B)):
+            assert not np.signbit(mf.matmul_fused(A, weight)).any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_overflowing_sums_are_infinite(kernel, dtype):
     """The sum passes the accumulator's greatest number in a late piece, and stays there."""

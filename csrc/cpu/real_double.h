@@ -5,4 +5,6 @@
 #define MMF_REAL_DTYPE MMF_FLOAT64
 #define MMF_TO_F16 mmf_double_to_f16
 #define MMF_TO_BF16 mmf_double_to_bf16
-#define MMF_NR 8 /* columns of a panel: 64 bytes */
+#define MMF_NR 8       /* columns of a panel: 64 bytes */
+#define MMF_SUFFIX "d" /* of instructions */
+#define MMF_BYTES "8"

@@ -6,3 +6,5 @@
 #undef MMF_TO_F16
 #undef MMF_TO_BF16
 #undef MMF_NR
+#undef MMF_SUFFIX
+#undef MMF_BYTES

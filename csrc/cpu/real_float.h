@@ -6,4 +6,6 @@
 #define MMF_REAL_DTYPE MMF_FLOAT32
 #define MMF_TO_F16 mmf_float_to_f16
 #define MMF_TO_BF16 mmf_float_to_bf16
-#define MMF_NR 16 /* columns of a panel: 64 bytes */
+#define MMF_NR 16      /* columns of a panel: 64 bytes */
+#define MMF_SUFFIX "s" /* of instructions */
+#define MMF_BYTES "4"

@@ -9,6 +9,9 @@
 #define MMF_GFLOPS 60
 #define MMF_VECTOR_BYTES 32
 #define MMF_MR 6
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* blind to assembly */
+#define MMF_ASSEMBLY
+#endif
 #define MMF_ACCUMULATORS 12
 /* clang-format off */
 #define MMF_TILES                                                                                  \

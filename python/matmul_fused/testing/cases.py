@@ -252,6 +252,8 @@ _DEEP = (511, 512, 513, 1000, 1023, 1024, 1025, 2048, 2049, 8192, 8193, 13825, 1
 # M and N beyond one block: B is packed once for all threads, the last of each in chunks of 6 MiB; of few rows the lines
 # of a weight of 16 bits.
 _WIDE = ((97, 513, 33), (100, 530, 65), (193, 769, 17), (385, 1025, 7), (98, 518, 530), (3, 4113, 37))
+# Rows packed for many columns, K in one piece, in some and in many.
+_STRIPS = ((13, 385, 130), (11, 390, 1027), (7, 400, 16600))
 _CHUNKED = ((97, 800, 2049, ""), (97, 399, 2049, "interleaved"), (97, 401, 2049, "pair"))
 _SMALL = (*(size for size in SIZES if size <= 129), 0)
 # What the rows of GPU kernels take, and how large a simulated GPU can bear it: the products of a workgroup of gemm_simt
@@ -348,6 +350,9 @@ def edge_cases(seed: int) -> Iterator[Case]:
             for gate in ("", ("halves", "halves_up_first", "interleaved", "pair")[number % 4]):
                 batch = rng.choice(("", "2", "b", "inner"))
                 yield case(m, n, k, gate, dtype=dtype, batch=batch, prepack=False)
+    for m, n, k in _STRIPS:
+        for dtype in dtypes:
+            yield case(m, n, k, "", dtype=dtype, batch="", prepack=True)
     for dtype, (m, n, k, gate) in zip(dtypes, (*_CHUNKED, _CHUNKED[-1]), strict=False):
         yield case(m, n, k, gate, dtype=dtype, batch="", prepack=False)
 
