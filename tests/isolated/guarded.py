@@ -20,14 +20,16 @@ rng = np.random.default_rng(0)
 seen = 0
 
 
-def before_a_guard(array):
-    """A copy that ends where a page begins that cannot be touched."""
+def between_guards(array, first):
+    """A copy that begins (first) or ends at a page that cannot be touched."""
     size = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    pages = mmap.mmap(-1, size + mmap.PAGESIZE)
-    copy = np.ndarray(array.shape, array.dtype, pages, size - array.nbytes, array.strides)
+    pages = mmap.mmap(-1, size + 2 * mmap.PAGESIZE)
+    start = mmap.PAGESIZE + (0 if first else size - array.nbytes)
+    copy = np.ndarray(array.shape, array.dtype, pages, start, array.strides)
     copy[...] = array
-    guard = ctypes.addressof(ctypes.c_char.from_buffer(pages, size))
-    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(guard), mmap.PAGESIZE, 0) == 0
+    for guard in (0, mmap.PAGESIZE + size):
+        address = ctypes.addressof(ctypes.c_char.from_buffer(pages, guard))
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), mmap.PAGESIZE, 0) == 0
     return copy
 
 
@@ -35,8 +37,8 @@ def compute(m, n, k, dtype, turned, gated):
     """One call on a thread of its own, whose workspace is therefore no larger than asked for."""
     global seen
     A, B = rng.integers(-2, 3, (m, k)).astype(dtype), rng.integers(-2, 3, (k, n)).astype(dtype)
-    weight = before_a_guard(np.asfortranarray(B) if turned else B)
-    A = before_a_guard(A)
+    weight = between_guards(np.asfortranarray(B) if turned else B, gated)
+    A = between_guards(np.asfortranarray(A) if turned and gated else A, gated)
     with mf.testing.force_kernel(kernel):
         got = mf.matmul_fused(A, (weight, weight), None, "reglu") if gated else mf.matmul_fused(A, weight)
     seen = max(seen, alive())
