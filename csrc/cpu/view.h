@@ -10,7 +10,7 @@
 #define MMF_TILE_COLUMNS 64
 
 /* The same of a plain epilogue, activation(sum + bias) and no more. */
-#define MMF_PLAIN_COLUMNS 256
+#define MMF_PLAIN_COLUMNS 512
 
 /* Bytes of columns in a panel, on every instruction set: prepacked weights fit all of them. */
 #define MMF_PANEL_BYTES 64
