@@ -363,6 +363,12 @@ def test_default_number_of_threads_follows_the_affinity():
     assert 1 <= int(say("mf.get_num_threads()")) <= len(os.sched_getaffinity(0))
 
 
+@pytest.mark.parametrize("cpus", ["two", "one"])
+def test_a_worker_leaves_the_callers_cpu(cpus):
+    """Where threads of another library spin on every CPU, the scheduler may leave it there."""
+    assert python(ISOLATED / "placement.py", cpus).stdout == "done\n"
+
+
 def test_variables_are_read_once():
     code = (
         "os.environ.update(MATMUL_FUSED_NUM_THREADS='7', MATMUL_FUSED_KERNEL='cpu_blocked') or mf.explain(A, B).kernel"

@@ -7,6 +7,7 @@
  * enter, and whether it is open. A worker enters by a compare-and-swap and leaves by a decrement;
  * the caller closes the job when the tasks are gone and waits for those inside only. A worker that
  * wakes late finds the job closed and costs nothing. */
+#define _GNU_SOURCE
 #include "cpu/pool.h"
 
 #include "cpu/float_mode.h"
@@ -36,7 +37,8 @@ static struct {
     int tasks, started;
     void (*task)(void *context, int index, int thread);
     void *context;
-} pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+    atomic_int cpu; /* where the last caller began; below zero if unknown */
+} pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .cpu = -1};
 
 static void relax(void)
 {
@@ -105,11 +107,28 @@ static void sleep_until_job(void)
     pthread_mutex_unlock(&pool.mutex);
 }
 
+/* A worker on the caller's CPU would wait for it instead of helping. The scheduler puts it there
+ * where threads of another library spin on the other CPUs, and leaves it there. */
+static void leave_caller(const cpu_set_t *allowed)
+{
+    const int cpu = atomic_load_explicit(&pool.cpu, memory_order_relaxed);
+    if (cpu < 0 || sched_getcpu() != cpu)
+        return;
+    cpu_set_t others = *allowed;
+    CPU_CLR(cpu, &others);
+    if (CPU_COUNT(&others) > 0)
+        (void)sched_setaffinity(0, sizeof others, &others); /* refused: it stays */
+}
+
 static void *worker(void *unused)
 {
     (void)unused;
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+        CPU_ZERO(&allowed); /* more CPUs than a set holds: it goes nowhere */
     mmf_float_mode_enter(); /* a thread begins in the mode of its maker */
     for (;;) {
+        leave_caller(&allowed);
         int64_t start = nanoseconds();
         bool idle = true;
         while (idle && nanoseconds() - start < SPIN_NANOSECONDS) {
@@ -143,7 +162,7 @@ static void watch_forks(void)
 }
 
 /* Start workers up to `count`. One that cannot be started is not missed: the others do its tasks.
- * They may run where the calling thread may (they inherit its affinity), now and later. */
+ * They may run where the calling thread may now (they inherit its affinity). */
 static void start_workers(int count)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -194,6 +213,7 @@ static void run_job(int tasks, int threads, void (*task)(void *context, int inde
 {
     if (pool.started < threads - 1)
         start_workers(threads - 1);
+    atomic_store_explicit(&pool.cpu, sched_getcpu(), memory_order_relaxed);
     pool.task = task;
     pool.context = context;
     pool.tasks = tasks;
