@@ -40,6 +40,14 @@ static struct {
     atomic_int cpu; /* where the last caller began; below zero if unknown */
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .cpu = -1};
 
+typedef struct worker {
+    pthread_t thread;
+    cpu_set_t allowed;
+    atomic_bool kept_off; /* the caller's CPU; what stands above is written */
+} worker;
+
+static worker workers[MMF_MAX_THREADS];
+
 static void relax(void)
 {
 #if defined(__x86_64__)
@@ -107,28 +115,45 @@ static void sleep_until_job(void)
     pthread_mutex_unlock(&pool.mutex);
 }
 
-/* A worker on the caller's CPU would wait for it instead of helping. The scheduler puts it there
- * where threads of another library spin on the other CPUs, and leaves it there. */
-static void leave_caller(const cpu_set_t *allowed)
+static void keep_off(const worker *worker, int cpu)
 {
-    const int cpu = atomic_load_explicit(&pool.cpu, memory_order_relaxed);
-    if (cpu < 0 || sched_getcpu() != cpu)
-        return;
-    cpu_set_t others = *allowed;
+    cpu_set_t others = worker->allowed;
     CPU_CLR(cpu, &others);
     if (CPU_COUNT(&others) > 0)
-        (void)sched_setaffinity(0, sizeof others, &others); /* refused: it stays */
+        (void)pthread_setaffinity_np(worker->thread, sizeof others, &others); /* or it stays */
 }
 
-static void *worker(void *unused)
+/* A worker on the caller's CPU waits for it instead of helping. The scheduler puts it there where
+ * threads of another library spin on the other CPUs; it is kept off then. */
+static void leave_caller(worker *worker)
 {
-    (void)unused;
-    cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-        CPU_ZERO(&allowed); /* more CPUs than a set holds: it goes nowhere */
-    mmf_float_mode_enter(); /* a thread begins in the mode of its maker */
+    const int cpu = atomic_load(&pool.cpu);
+    if (cpu < 0 || sched_getcpu() != cpu)
+        return;
+    atomic_store(&worker->kept_off, true);
+    keep_off(worker, cpu);
+}
+
+static void follow_caller(void)
+{
+    const int cpu = sched_getcpu();
+    if (cpu == atomic_load(&pool.cpu))
+        return;
+    atomic_store(&pool.cpu, cpu);
+    for (int i = 0; i < pool.started; i++)
+        if (atomic_load(&workers[i].kept_off))
+            keep_off(&workers[i], cpu);
+}
+
+static void *serve(void *own)
+{
+    worker *worker = own;
+    worker->thread = pthread_self();
+    if (sched_getaffinity(0, sizeof worker->allowed, &worker->allowed) != 0)
+        CPU_ZERO(&worker->allowed); /* more CPUs than a set holds: it goes nowhere */
+    mmf_float_mode_enter();         /* a thread begins in the mode of its maker */
     for (;;) {
-        leave_caller(&allowed);
+        leave_caller(worker);
         int64_t start = nanoseconds();
         bool idle = true;
         while (idle && nanoseconds() - start < SPIN_NANOSECONDS) {
@@ -178,8 +203,12 @@ static void start_workers(int count)
     pthread_sigmask(SIG_SETMASK, &all,
                     &before); /* inherited: signals stay with the program's own threads */
     pthread_t thread;
-    while (pool.started < count && pthread_create(&thread, &attributes, worker, NULL) == 0)
-        pool.started++;
+    for (; pool.started < count; pool.started++) {
+        worker *next = &workers[pool.started];
+        atomic_store(&next->kept_off, false);
+        if (pthread_create(&thread, &attributes, serve, next) != 0)
+            break;
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
 }
@@ -213,7 +242,7 @@ static void run_job(int tasks, int threads, void (*task)(void *context, int inde
 {
     if (pool.started < threads - 1)
         start_workers(threads - 1);
-    atomic_store_explicit(&pool.cpu, sched_getcpu(), memory_order_relaxed);
+    follow_caller();
     pool.task = task;
     pool.context = context;
     pool.tasks = tasks;
