@@ -115,23 +115,26 @@ static void sleep_until_job(void)
     pthread_mutex_unlock(&pool.mutex);
 }
 
-static void keep_off(const worker *worker, int cpu)
+static void place(const worker *worker, const cpu_set_t *set)
 {
-    cpu_set_t others = worker->allowed;
-    CPU_CLR(cpu, &others);
-    if (CPU_COUNT(&others) > 0)
-        (void)pthread_setaffinity_np(worker->thread, sizeof others, &others); /* or it stays */
+    (void)pthread_setaffinity_np(worker->thread, sizeof *set, set); /* refused: it stays */
 }
 
 /* A worker on the caller's CPU waits for it instead of helping. The scheduler puts it there where
- * threads of another library spin on the other CPUs; it is kept off then. */
+ * threads of another library spin on the other CPUs; it is kept off until the caller moves. */
 static void leave_caller(worker *worker)
 {
     const int cpu = atomic_load(&pool.cpu);
     if (cpu < 0 || sched_getcpu() != cpu)
         return;
+    cpu_set_t others = worker->allowed;
+    CPU_CLR(cpu, &others);
+    if (CPU_COUNT(&others) == 0)
+        return;
     atomic_store(&worker->kept_off, true);
-    keep_off(worker, cpu);
+    place(worker, &others);
+    if (atomic_load(&pool.cpu) != cpu) /* it moved meanwhile */
+        place(worker, &worker->allowed);
 }
 
 static void follow_caller(void)
@@ -141,17 +144,15 @@ static void follow_caller(void)
         return;
     atomic_store(&pool.cpu, cpu);
     for (int i = 0; i < pool.started; i++)
-        if (atomic_load(&workers[i].kept_off))
-            keep_off(&workers[i], cpu);
+        if (atomic_exchange(&workers[i].kept_off, false))
+            place(&workers[i], &workers[i].allowed);
 }
 
 static void *serve(void *own)
 {
     worker *worker = own;
     worker->thread = pthread_self();
-    if (sched_getaffinity(0, sizeof worker->allowed, &worker->allowed) != 0)
-        CPU_ZERO(&worker->allowed); /* more CPUs than a set holds: it goes nowhere */
-    mmf_float_mode_enter();         /* a thread begins in the mode of its maker */
+    mmf_float_mode_enter(); /* a thread begins in the mode of its maker */
     for (;;) {
         leave_caller(worker);
         int64_t start = nanoseconds();
@@ -202,9 +203,13 @@ static void start_workers(int count)
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all,
                     &before); /* inherited: signals stay with the program's own threads */
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+        CPU_ZERO(&allowed); /* more CPUs than a set holds: workers stay where they are put */
     pthread_t thread;
     for (; pool.started < count; pool.started++) {
         worker *next = &workers[pool.started];
+        next->allowed = allowed;
         atomic_store(&next->kept_off, false);
         if (pthread_create(&thread, &attributes, serve, next) != 0)
             break;
