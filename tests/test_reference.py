@@ -278,6 +278,11 @@ def test_special_values():
     assert compare(np.float16([[np.inf]]), huge, "float16").ok  # 65519.97 is within the error of 65520
     huge, _ = expect(np.float16([[60000]]), np.float16([[1.0]]), np.float32([9000]))
     assert compare(np.float16([[65504]]), huge, "float16").failures == 1
+    terms = np.float32([[1e30], [-1e30 * (1 - 2**-23)]])  # their sum is within its error of 0
+    for factor, either in ((1e20, True), (1e15, True), (1e10, False)):  # the error of the product overflows, or not
+        huge, _ = expect(np.float32([[1, 1]]), terms, multiply=np.float32(factor))
+        for infinity in (np.inf, -np.inf):
+            assert compare(np.float64([[infinity]]), huge, "float64").ok == either
 
 
 def test_covering_sample_covers_every_pair():

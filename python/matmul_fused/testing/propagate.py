@@ -148,9 +148,9 @@ class Step:
 
     def mark_huge(self, ball: Ball) -> Ball:
         """Note where the accumulator's type may have overflowed; a kernel may also keep wider numbers there."""
-        size = np.abs(ball.value)
-        if size.size and not size.max() < self.greatest / 2:  # also where NaN
-            over = np.isfinite(size) & (size + ball.radius > self.greatest)
+        reach = np.abs(ball.value) + ball.radius
+        if reach.size and not reach.max() <= self.greatest:  # also where NaN
+            over = np.isfinite(ball.value) & (reach > self.greatest)
             ball.huge = either(ball.huge, over if over.any() else None)
         return ball
 

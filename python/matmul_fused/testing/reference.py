@@ -93,9 +93,9 @@ def _expected(step: Step, ball: Ball, exact: bool, statistics: bool) -> Expected
     elif not finite.all():
         radius = np.where(finite, radius, 0)
     low, high = value - radius, value + radius
-    if ball.huge is not None:
-        low = np.where(ball.huge & (value < 0), -np.inf, low)
-        high = np.where(ball.huge & (value > 0), np.inf, high)
+    if ball.huge is not None:  # either infinity, if the error leaves the sign open
+        low = np.where(ball.huge & ((value < 0) | (low < -step.greatest)), -np.inf, low)
+        high = np.where(ball.huge & ((value > 0) | (high > step.greatest)), np.inf, high)
     spread = np.where(finite, ball.spread + step.tiny, 0) if statistics else None
     return Expected(value, low, high, spread, ball.free)
 
