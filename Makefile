@@ -6,10 +6,11 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 # A Python to use; empty: the first that will do.
 PYTHON ?=
-# More arguments for pytest, for tests/hipsim/parts.py, for the benches.
+# More arguments for pytest, for tests/hipsim/parts.py, for the benches, for tools/wheel_try.py.
 PYTEST ?=
 PARTS ?=
 BENCH ?=
+WHEEL ?=
 # What was given of the fuzzer's settings (tests/fuzz/run.py says what they are).
 FUZZ = $(foreach name,FUZZ_SEED FUZZ_CALLS FUZZ_CALL FUZZ_JOBS,$(if $($(name)),$(name)=$($(name))))
 
@@ -21,11 +22,13 @@ PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find cmake cs
 C_SOURCES := $(shell find csrc tests/c tests/stub_cuda tests/hipsim -name '*.[ch]' -o -name '*.inc')
 PYTHON_SOURCES := python tests tools bench
 
-.PHONY: help demo test test-full simulate sanitize fuzz wheel aarch64 bench bench-cpu results lint format clean torch
+.PHONY: help install demo test test-full simulate sanitize fuzz wheel aarch64 bench bench-cpu results lint format clean torch
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMPS)/install ## the package into .venv
 
 demo: $(STAMPS)/install ## install into .venv and run the example of the README
 	$(BIN)/python tools/readme.py README.md
@@ -50,16 +53,17 @@ fuzz: $(STAMPS)/test $(STAMPS)/sanitize ## random calls under ASan+UBSan; FUZZ_S
 bench: $(STAMPS)/install torch ## timings beside NumPy and torch
 	$(BIN)/python -m matmul_fused bench $(BENCH)
 
-bench-cpu: $(STAMPS)/install $(STAMPS)/test torch ## the CPU beside torch, torch.compile and NumPy, into bench/RESULTS.md (8 minutes)
+bench-cpu: $(STAMPS)/install $(STAMPS)/test torch ## the CPU beside torch, torch.compile and NumPy, into bench/RESULTS.md and docs/cpu_speed.svg (8 minutes)
 	$(BIN)/python bench/bench_cpu.py $(BENCH)
+	$(BIN)/python bench/picture.py
 
 results: $(STAMPS)/install ## what `make test` and `make wheel` measured, into bench/RESULTS.md
 	$(BIN)/python bench/results.py
 
-wheel: $(STAMPS)/wheel ## the wheels, into dist/; checked, and tried on every Python found
+wheel: $(STAMPS)/wheel ## the wheels, into dist/; checked, and tried on every Python found; WHEEL=--ends for less
 	$(BIN)/python tools/wheel_build.py
 	$(BIN)/python -m pytest --full tests/test_wheel.py
-	$(BIN)/python tools/wheel_try.py
+	$(BIN)/python tools/wheel_try.py $(WHEEL)
 
 aarch64: $(STAMPS)/wheel ## the C tests for aarch64, under emulation
 	emulator=$$(sh tools/qemu_aarch64.sh build/qemu) && ZIG=$$($(BIN)/python tools/wheel_build.py zig) \

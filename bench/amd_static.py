@@ -1,15 +1,19 @@
-"""What the machine code of every shipped AMD object says without running: registers, memory, spills, the hot loop.
+"""Facts from the machine code of every shipped AMD object, without running it: registers, memory, spills, the hot loop.
 
     python bench/amd_static.py [--objects DIR] [--json FILE] [--write]
+    python bench/amd_static.py --build DIR [--json FILE]
 
 Objects are those embedded in the installed package, or of a folder as `python -m matmul_fused info --objects` writes
 it. --write puts the table into docs/amd_objects.md, which tests/test_device_objects.py compares with the build. Needs
 msgpack and pyelftools (notes of a code object) and rocm-llvm-python (LLVM's disassembler).
 
-The hot loop is the innermost loop with the most products. Its columns: products (matrix instructions, else fused
-multiply-adds), their share of the loop's instructions, then the other instructions by unit. Matrix kernels besides:
-matrix cycles M of a wave (cycles of amd_kernels' tables), M / (4 n) for n instructions (> 1: one wave can keep the
-matrix core busy) and the instructions beside each matrix instruction.
+--build: what device code costs instead, seconds and KB of every object, from a build folder with ninja's log
+(pip install -C build-dir=DIR); for all targets. Seconds are of a machine that may have done more besides.
+
+The hot loop is the innermost loop with a barrier that has the most products. Its columns: products (matrix
+instructions, else fused multiply-adds), their share of the loop's instructions, then the other instructions by unit.
+Matrix kernels besides: matrix cycles M of a wave (cycles of amd_kernels' tables), M / (4 n) for n instructions (> 1:
+one wave can keep the matrix core busy) and the instructions beside each matrix instruction.
 """
 
 from __future__ import annotations
@@ -87,9 +91,10 @@ class Loop:
         return self.units.get("matrix", 0) or self.units.get("fma", 0)
 
     @property
-    def rank(self) -> tuple[int, int, int]:
-        """Of two loops with the same products the shorter one: the other is for misaligned operands."""
-        return self.units.get("matrix", 0), self.products, -self.instructions
+    def rank(self) -> tuple[bool, int, int, int]:
+        """Workgroups meet in the loop over k, not in those of the epilogue. Of two loops with the same products the
+        shorter one: the other is for misaligned operands."""
+        return self.units.get("barriers", 0) > 0, self.units.get("matrix", 0), self.products, -self.instructions
 
 
 @dataclass
@@ -259,18 +264,47 @@ def documentation(all_facts: list[Facts]) -> str:
 Written by `python bench/amd_static.py --write`, compared with the build by `tests/test_device_objects.py`. Compiler:
 {", ".join(sorted({f.compiler for f in all_facts}))}. Registers, spills, bytes of LDS and of scratch as the objects'
 own notes have them; waves: at once on a SIMD, as far as registers and LDS allow. From "loop" on: the instructions of
-the innermost loop with the most products by kind (the head of `bench/amd_static.py` says more). No object may spill
+the loop over k by kind (the head of `bench/amd_static.py` says more). No object may spill
 or use scratch. Nothing here is a timing.
 """
     return "\n".join([intro, *table]) + "\n"
 
 
+def cost_of_build(folder: Path) -> list[dict[str, Any]]:
+    """Seconds and bytes of every object of a build; machine code made from PTX is a row of its own."""
+    spent = {}
+    for record in (folder / ".ninja_log").read_text().splitlines()[1:]:
+        start, end, _, output, _ = record.split("\t")
+        spent[(folder / output).resolve()] = (int(end) - int(start)) / 1000
+    objects = [path for kind in ("co", "ptx", "cubin") for path in sorted(folder.glob(f"device/*/*.{kind}"))]
+    return [
+        {"object": f"{path.parent.name}/{path.name}", "bytes": path.stat().st_size, "seconds": spent[path.resolve()]}
+        for path in objects
+    ]
+
+
+def report_build(folder: Path, output: Path | None) -> int:
+    rows = cost_of_build(folder)
+    if not rows:
+        sys.exit(f"{folder} has no device code")
+    for row in rows:
+        print(f"{row['object']:52}{row['bytes'] / 1024:6.0f} KB{row['seconds']:7.1f} s")
+    seconds, size = sum(row["seconds"] for row in rows), sum(row["bytes"] for row in rows)
+    print(f"{f'{len(rows)} objects':52}{size / 1024:6.0f} KB{seconds:7.1f} s")
+    if output:
+        output.write_text(json.dumps(rows, indent=1))
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--objects", type=Path, help="a folder of objects instead of the embedded ones")
+    parser.add_argument("--build", type=Path, help="seconds and KB of the objects of this build folder instead")
     parser.add_argument("--json", type=Path, help="write the facts here, too")
     parser.add_argument("--write", action="store_true", help=f"write the table into {DOCUMENT.name}, too")
     options = parser.parse_args()
+    if options.build:
+        return report_build(options.build, options.json)
     objects = of_folder(options.objects) if options.objects else embedded()
     if not objects:
         sys.exit('there is no AMD object: see the line "GPU code" of python -m matmul_fused info')

@@ -1,6 +1,6 @@
 """The CPU beside its rivals in one process: torch eager, torch.compile, NumPy.
 
-    python bench/bench_cpu.py [--only PATTERN] [--quick] [--json FILE] [--plot FILE.png] [--results FILE.md] [--list]
+    python bench/bench_cpu.py [--only PATTERN] [--quick] [--json FILE] [--plot FILE.png] [--results FILE] [--list]
 
 Every way of a problem gets the same values; results are compared with float64 first. Ways take turns, round by round,
 and each starts when the threads of the one before rest: libgomp's spin for some milliseconds after a call, OpenBLAS's
@@ -132,7 +132,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", metavar="FILE", type=Path, default=ROOT / "build/bench/cpu.json")
     parser.add_argument("--plot", metavar="FILE.png", type=Path, help="also draw a picture there (needs matplotlib)")
-    parser.add_argument("--results", metavar="FILE.md", type=Path, default=ROOT / "bench/RESULTS.md")
+    parser.add_argument("--results", metavar="FILE", type=Path, default=ROOT / "bench/RESULTS.md")
     parser.add_argument("--list", action="store_true", help="the problems, and no more")
     return parser.parse_args(arguments)
 

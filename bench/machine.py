@@ -1,4 +1,4 @@
-"""What a figure is worth: the machine, its settings, what else ran meanwhile. Role: read by bench_cpu.py."""
+"""The conditions of a measurement: the machine, its settings, what else ran meanwhile. Role: read by bench_cpu.py."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _commit() -> str:
 
 
 def about(heap: str) -> dict[str, Any]:
-    """What must be the same for two results to stand in one table. heap: see keep_heap."""
+    """Facts that must be equal for two results to share a table. heap: see keep_heap."""
     return {
         "heap": heap,
         "cpu": next(iter(_cpuinfo("model name")), platform.machine()),

@@ -25,7 +25,7 @@ CPU_HEADER = (
 
 
 def write_section(path: Path, name: str, text: str) -> None:
-    """Replace what stands between the markers of a section."""
+    """Replace the text between the markers of a section."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
     before, found, rest = path.read_text().partition(begin)
     _, closed, after = rest.partition(end)
@@ -167,7 +167,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     pyplot.close(figure)
 
 
-# What other programs measured
+# Measured by other programs
 
 
 def workspace_section(rows: Sequence[dict[str, Any]]) -> str:

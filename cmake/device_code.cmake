@@ -1,6 +1,6 @@
-# Device code: every row of csrc/gpu/kernels/kernels.def compiled for every target it names, by clang from the PyPI
-# package ziglang (no ROCm, no CUDA toolkit), and embedded as raw bytes in a generated C file, device_objects.c, which
-# fills the tables of csrc/gpu/objects.h. A build without that compiler embeds nothing and says why; so does info.
+# Device code: every row of csrc/gpu/kernels/common/kernels.def compiled for every target it names, by clang from the
+# PyPI package ziglang (no ROCm, no CUDA toolkit), and embedded as raw bytes in a generated C file, device_objects.c,
+# which fills the tables of csrc/gpu/objects.h. A build without that compiler embeds nothing and says why; so does info.
 #
 #   MMF_GPU_ARCHS        targets, joined by ; or , (gfx942, sm_90a); "none": no device code
 #   MMF_DEVICE_CLANG     another clang (its ld.lld is looked for beside it, then in PATH: MMF_DEVICE_LLD)
@@ -52,9 +52,27 @@ function(mmf_find_device_compiler)
   set(note "the build found no device compiler (PyPI's ziglang, or -DMMF_DEVICE_CLANG=clang)" PARENT_SCOPE)
 endfunction()
 
+# The source of a family and what it may include, in the variables source and parts of the caller: the tables of
+# csrc/problem, the files of common/ and of the family's own folder. clang writes no dependencies of device code.
+function(mmf_family_files family)
+  file(GLOB source CONFIGURE_DEPENDS "${MMF_KERNELS}/*/gemm_${family}.hip")
+  list(LENGTH source count)
+  if(NOT count EQUAL 1)
+    message(FATAL_ERROR "kernels.def: ${count} files are called gemm_${family}.hip in the folders of ${MMF_KERNELS}")
+  endif()
+  cmake_path(GET source PARENT_PATH own)
+  set(parts)
+  foreach(folder "${CMAKE_CURRENT_SOURCE_DIR}/csrc/problem" "${MMF_KERNELS}/common" "${own}")
+    file(GLOB files CONFIGURE_DEPENDS "${folder}/*.h" "${folder}/*.inc" "${folder}/*.def")
+    list(APPEND parts ${files})
+  endforeach()
+  set(source "${source}" PARENT_SCOPE)
+  set(parts ${parts} PARENT_SCOPE)
+endfunction()
+
 # Objects of one row for one target, appended to objects as arch|kernel|file.
 function(mmf_compile_kernel arch kernel family)
-  set(source "${MMF_KERNELS}/gemm_${family}.hip")
+  mmf_family_files(${family})
   set(base "${MMF_DEVICE_BUILD}/${arch}/${kernel}")
   file(MAKE_DIRECTORY "${MMF_DEVICE_BUILD}/${arch}")
   if(arch MATCHES "^gfx")
@@ -65,17 +83,20 @@ function(mmf_compile_kernel arch kernel family)
       COMMAND ${clang} ${MMF_HIP_FLAGS} ${MMF_DEVICE_FLAGS} --offload-arch=${arch} -DMMF_KERNEL=${kernel} -S
               -emit-llvm "${source}" -o "${base}.ll"
       COMMAND ${clang} ${MMF_AMDGPU_FLAGS} -mcpu=${arch} -c -x ir "${base}.ll" -o "${base}.o"
-      COMMAND ${lld} -shared "${base}.o" -o "${object}"
+      COMMAND ${lld} -shared -s "${base}.o" -o "${object}"
       BYPRODUCTS "${base}.ll" "${base}.o"
-      DEPENDS "${source}" ${MMF_KERNEL_PARTS}
+      DEPENDS "${source}" ${parts}
       COMMENT "${arch} ${kernel}" VERBATIM)
   else()
     set(object "${base}.ptx")
+    set(compact "${CMAKE_CURRENT_SOURCE_DIR}/cmake/compact_ptx.py")
     add_custom_command(
       OUTPUT "${object}"
       COMMAND ${clang} ${MMF_CUDA_FLAGS} ${MMF_DEVICE_FLAGS} --cuda-gpu-arch=${arch} -DMMF_KERNEL=${kernel} -S
-              "${source}" -o "${object}"
-      DEPENDS "${source}" ${MMF_KERNEL_PARTS}
+              "${source}" -o "${base}.s"
+      COMMAND "${Python_EXECUTABLE}" "${compact}" "${base}.s" "${object}"
+      BYPRODUCTS "${base}.s"
+      DEPENDS "${source}" ${parts} "${compact}"
       COMMENT "${arch} ${kernel}" VERBATIM)
     if(MMF_PTXAS)
       add_custom_command(
@@ -125,8 +146,8 @@ endfunction()
 # Every row for every target of archs; sets objects.
 function(mmf_all_kernels)
   set(objects)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${MMF_KERNELS}/kernels.def")
-  file(STRINGS "${MMF_KERNELS}/kernels.def" rows REGEX "^MMF_GPU_KERNEL\\(")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${MMF_KERNELS}/common/kernels.def")
+  file(STRINGS "${MMF_KERNELS}/common/kernels.def" rows REGEX "^MMF_GPU_KERNEL\\(")
   foreach(arch IN LISTS archs)
     string(TOUPPER "${arch}" tag)
     foreach(row IN LISTS rows)
@@ -174,9 +195,6 @@ endfunction()
 # Add device_objects.c to the sources in the variable of the caller.
 function(mmf_add_device_code sources)
   find_package(Python 3.11 COMPONENTS Interpreter QUIET)
-  # clang writes no dependencies of device code: what the kernels include is listed.
-  file(GLOB MMF_KERNEL_PARTS CONFIGURE_DEPENDS "${MMF_KERNELS}/*.h" "${MMF_KERNELS}/*.inc" "${MMF_KERNELS}/*.def")
-  list(APPEND MMF_KERNEL_PARTS "${CMAKE_CURRENT_SOURCE_DIR}/csrc/problem/activations.def")
   find_program(MMF_PTXAS ptxas)
   set(note "")
   set(objects)
@@ -196,13 +214,14 @@ function(mmf_add_device_code sources)
 
   # The generic kernel as one text: hipRTC compiles it for GPUs that no object is for.
   if(objects)
+    mmf_family_files(simt)
     set(text "${MMF_DEVICE_BUILD}/gemm_simt.txt")
     set(flatten "${CMAKE_CURRENT_SOURCE_DIR}/cmake/flatten.py")
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}/csrc" OUTPUT_VARIABLE name)
     add_custom_command(
       OUTPUT "${text}"
-      COMMAND "${Python_EXECUTABLE}" "${flatten}" "${CMAKE_CURRENT_SOURCE_DIR}/csrc" gpu/kernels/gemm_simt.hip
-              "${text}"
-      DEPENDS ${MMF_KERNEL_PARTS} "${MMF_KERNELS}/gemm_simt.hip" "${flatten}" VERBATIM)
+      COMMAND "${Python_EXECUTABLE}" "${flatten}" "${CMAKE_CURRENT_SOURCE_DIR}/csrc" "${name}" "${text}"
+      DEPENDS "${source}" ${parts} "${flatten}" VERBATIM)
   else()
     set(text "${MMF_DEVICE_BUILD}/no_device_code.txt")
     file(CONFIGURE OUTPUT "${text}" CONTENT "" @ONLY)

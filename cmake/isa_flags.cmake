@@ -1,8 +1,8 @@
 # One object per instruction set: which file of csrc/cpu/kernels gets which compiler flags. All other files are built
 # for the ABI floor; CPUID decides at run time which rows may run (csrc/cpu).
 #
-# A row: file name without .c, the architecture that can build it, its flags. Elsewhere the file is left out, and
-# MMF_X86_64=0 tells csrc/plan/kernel_list.c to leave out its row.
+# A row: file name without .c, the architecture that can build it, its flags. Elsewhere the file is left out of the
+# build, and `#if defined(__x86_64__)` leaves its kernel out of the list in csrc/cpu/rows.h.
 set(MMF_ISA_ROWS
     "blocked_avx2|x86_64|-mavx2 -mfma -mf16c -ffp-contract=fast")
 

@@ -1,4 +1,4 @@
-"""What tests of the host path of GPU calls share: operands and streams of the stand-in driver, child interpreters."""
+"""Shared by tests of the host path of GPU calls: operands and streams of the stand-in driver, child interpreters."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""What tests of the host path on the simulated AMD GPUs share: the simulator, its account after every test, child
+"""Shared by tests of the host path on simulated AMD GPUs: the simulator, its account after every test, child
 processes, producers that lie.
 """
 

@@ -1,4 +1,4 @@
-"""What several test files share: operands, the judge of results, a plain DLPack producer, child interpreters."""
+"""Shared by several test files: operands, the judge of results, a plain DLPack producer, child interpreters."""
 
 import ctypes
 import gc

@@ -1,14 +1,16 @@
 """The benches' own logic, on problems that are small: nothing here asks how fast anything is."""
 
 import dataclasses
+import importlib.util
 import json
 import subprocess
 import sys
+import xml.etree.ElementTree
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+import matmul_fused as mf
 from matmul_fused.testing import timing
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -134,9 +136,10 @@ def test_every_way_computes_the_same(bench_cpu, rivals, monkeypatch):
             errors = rivals.check(problem, operands, ways.calls)
             assert errors.keys() == ways.calls.keys()
         loop = rivals.alternating(problem)
-        ours, torchs = (loop[f"layer_norm, {way}"](first).double().numpy() for way in ("matmul_fused", "torch eager"))
-        tolerance = {"float32": 1e-5, "float64": 1e-13, "float16": 2e-2, "bfloat16": 1e-1}[problem.dtype]
-        np.testing.assert_allclose(ours, torchs, rtol=tolerance, atol=tolerance)
+        copy.x = loop["layer_norm alone"](first)
+        ours, torchs = loop["layer_norm, matmul_fused"](first), loop["layer_norm, torch eager"](first)
+        results = {"matmul_fused": ours, "torch eager": torchs}
+        rivals.check(problem, copy, {way: lambda o, result=result: result for way, result in results.items()})
 
 
 @pytest.mark.parametrize("way", ["torch eager", "NumPy", "matmul_fused", "matmul_fused, out="])
@@ -297,3 +300,32 @@ def test_reports_become_sections(results, tmp_path, capsys):
     assert "a.whl, 2 KiB" in path.read_text()
     assert "| 3.12.1 | 1.2 | 9.0 | 10.5 | 77 |" in path.read_text()
     assert "prefix" not in path.read_text()
+
+
+def test_host_cost_beside_another_build(capsys):
+    """bench_call.py --against: two extension modules in one process, every arm of each, ratios per round."""
+    bench_call = load("bench_call")
+    site = str(Path(mf.__file__).parents[1])
+    run = bench_call.measure_both([site, site], rounds=2, calls=3, swap=True)
+    arms = [arm for arm in bench_call.OURS if importlib.util.find_spec("torch") or not arm.startswith("torch")]
+    assert set(run) >= {prefix + arm for arm in arms for prefix in (bench_call.HERE, bench_call.THERE)}
+    assert all(len(samples) == 2 and min(samples) > 0 for samples in run.values())
+    fixed = [{arm: [1.0] * 3 for arm in run} | {bench_call.HERE + "NumPy": [n, 1.5, 9.0]} for n in (1.0, 2.0)]
+    assert bench_call.ratios(fixed, bench_call.HERE + "NumPy", bench_call.THERE + "NumPy") == (1.5, 1.75, 2.0)
+    bench_call.print_against(fixed, "REV")
+    assert f"{'1.750':>12}   1.500 ... 2.000" in capsys.readouterr().out
+
+
+def test_the_picture_shows_the_table():
+    picture = load("picture")
+    rows, source = picture.read((BENCH / "RESULTS.md").read_text())
+    assert picture.draw(rows, source) == picture.PICTURE.read_text(), "run: python bench/picture.py"
+    assert len(rows) > 10
+    assert "commit" in source
+    slower = picture.Row("1x1x1 float32 <none>", 0.5, 0.1, 0.7, 20.0)
+    text = picture.draw([slower], source)
+    root = xml.etree.ElementTree.fromstring(text)
+    (bar,) = (rect for rect in root if rect.get("fill") == picture.SLOWER)
+    assert float(bar.get("x")) == picture.LEFT  # from 0.5, the left end of the scale, to 1
+    assert float(bar.get("width")) == picture.place(1) - picture.LEFT
+    assert root[-2].text == source

@@ -1,20 +1,54 @@
-"""The C tests of tests/c, built by the system's compiler: what is below the binding, without Python."""
+"""The C tests of tests/c, built by CMake as the extension is: what is below the binding, without Python."""
 
+import json
 import os
 import shutil
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "c" / "build.sh"
+from hipsim.build import cmake
+
+ROOT = Path(__file__).resolve().parents[1]
+C_TESTS = ("-DMMF_BUILD_TESTS=ON", "-DMMF_BUILD_EXTENSION=OFF")
+
+
+def run(*command):
+    done = subprocess.run([*map(str, command)], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def configure(folder, *options):
+    if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
+        pytest.skip("no C compiler")
+    options += ("-DMMF_GPU_ARCHS=none", f"-DMMF_WERROR={'ON' if os.environ.get('CI') else 'OFF'}")
+    run(cmake(), "-S", ROOT, "-B", folder, "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", *options)
 
 
 def test_cpu(tmp_path):
-    compiler = next(filter(shutil.which, (os.environ.get("CC", "gcc"), "gcc", "cc", "clang")), None)
-    if compiler is None:
-        pytest.skip("no C compiler")
-    environment = os.environ | {"CC": compiler, "OUT": str(tmp_path)}
-    done = subprocess.run(["sh", str(SCRIPT)], check=False, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert ", 0 failed" in done.stdout
+    configure(tmp_path, *C_TESTS)
+    run(cmake(), "--build", tmp_path, "--parallel", 2)
+    assert ", 0 failed" in run(tmp_path / "test_cpu")
+
+
+def commands(folder, *options):
+    """The compiler's command for every source below the binding."""
+    configure(folder, *options)
+    rows = json.loads((folder / "compile_commands.json").read_text())
+    files = {Path(row["file"]): row["command"] for row in rows}
+    below = [ROOT / "csrc" / layer for layer in ("problem", "plan", "cpu", "gpu")]
+    return {str(file): files[file] for file in files if not {*below}.isdisjoint(file.parents)}
+
+
+def test_what_is_tested_is_what_is_shipped(tmp_path):
+    """The same sources and commands, flags and all, as for the extension."""
+    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["scikit-build"]["cmake"]
+    options = [f"-D{name}={value}" for name, value in shipped.get("define", {}).items()]
+    options += [f"-DCMAKE_BUILD_TYPE={shipped['build-type']}", f"-DPython_EXECUTABLE={sys.executable}"]
+    tested = commands(tmp_path / "tests", *C_TESTS)
+    assert tested == commands(tmp_path / "extension", *options, *shipped.get("args", []))
+    assert str(ROOT / "csrc/cpu/reference.c") in tested

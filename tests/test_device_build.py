@@ -1,7 +1,7 @@
 """Builds with other device code: none, no compiler, some targets, ready objects; and what a change makes anew.
 
 One build folder is configured again and again, so that only what holds the device code is compiled anew. Where it is
-about the build alone, the device compiler is a stand-in that writes down what it was asked for.
+about the build alone, the device compiler is a stand-in that logs its arguments.
 """
 
 import json
@@ -150,7 +150,10 @@ def test_ready_objects_of_some_targets(build, objects):
     [
         ({"MMF_GPU_ARCHS": "gfx942;mi300"}, 'MMF_GPU_ARCHS: "mi300" is no GPU target (gfx942, sm_90a) and not "none"'),
         ({"MMF_GPU_ARCHS": ""}, 'MMF_GPU_ARCHS is empty; it names GPU targets (gfx942;sm_90a), or is "none"'),
-        ({"MMF_DEVICE_OBJECTS": "/nonexistent"}, "MMF_DEVICE_OBJECTS: /nonexistent has no gemm_simt_f32 for gfx90a;"),
+        (
+            {"MMF_DEVICE_OBJECTS": "/nonexistent"},
+            f"MMF_DEVICE_OBJECTS: /nonexistent has no {next(iter(ROWS))} for gfx90a;",
+        ),
     ],
 )
 def test_settings_that_cannot_be(tmp_path, settings, why):
@@ -260,10 +263,10 @@ def test_the_real_runtime_finds_no_gpu(rocm):
     assert said == f"off: {library} finds no AMD GPU (hipInit: hipErrorInvalidDevice)\n"
 
 
-# What a change makes anew
+# What a change rebuilds
 
 COMPILER = """#!/bin/sh
-# A device compiler that compiles nothing: its output says which kernel it is, and its log how often it was asked.
+# A device compiler that compiles nothing: its output says which kernel it is, and its log how often it ran.
 for word; do
     case "$before" in -o) out=$word;; esac
     case "$word" in -DMMF_KERNEL=*) echo "${word#*=} $*" >>"$0.log";; esac
@@ -310,11 +313,12 @@ SM_80 = [f"sm_80 {kernel}" for kernel, row in ROWS.items() if row["targets"] == 
     [
         (None, sorted(GFX942 + SM_80)),
         (None, []),
-        ("csrc/gpu/kernels/gemm_mfma.hip", sorted(name for name in GFX942 if "_mfma_" in name)),
-        ("csrc/gpu/kernels/gemm_simt.hip", sorted(name for name in GFX942 + SM_80 if "_simt_" in name)),
-        ("csrc/gpu/kernels/epilogue.h", sorted(GFX942 + SM_80)),
+        ("csrc/gpu/kernels/cdna/gemm_mfma.hip", sorted(name for name in GFX942 if "_mfma_" in name)),
+        ("csrc/gpu/kernels/common/gemm_simt.hip", sorted(name for name in GFX942 + SM_80 if "_simt_" in name)),
+        ("csrc/gpu/kernels/cdna/carrier.h", sorted(name for name in GFX942 if "_mfma_" in name)),
+        ("csrc/gpu/kernels/common/epilogue_general.h", sorted(GFX942 + SM_80)),
         ("csrc/problem/activations.def", sorted(GFX942 + SM_80)),
-        ("csrc/gpu/launch.c", []),
+        ("csrc/gpu/launch_plan.c", []),
     ],
     ids=lambda value: value if isinstance(value, str) else "" if value is None else str(len(value)),
 )

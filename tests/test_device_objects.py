@@ -1,8 +1,9 @@
 """The AMD objects of this build, from their notes and machine code: nothing spills, nothing is missing, nothing odd.
 
-bench/amd_static.py reads the objects; here stands what must hold of them, and that the check sees what it is for.
+bench/amd_static.py reads the objects; these tests check them, and that the check sees planted faults.
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -11,13 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from matmul_fused import __main__ as cli
+from matmul_fused import _core
+
 ROOT = Path(__file__).resolve().parents[1]
 ROW = re.compile(
     r"^MMF_GPU_KERNEL\((?P<kernel>\w+), (?P<family>\w+), (?P<operands>\w+), (?P<m>\d+), (?P<n>\d+), (?P<k>\d+), "
     r"(?P<threads>\d+), (?P<lds>\d+), (?P<layout>\w+), (?P<targets>[\w |]+)\)$",
     re.MULTILINE,
 )
-ROWS = {row["kernel"]: row.groupdict() for row in ROW.finditer((ROOT / "csrc/gpu/kernels/kernels.def").read_text())}
+KERNELS = ROOT / "csrc/gpu/kernels"
+ROWS = {row["kernel"]: row.groupdict() for row in ROW.finditer((KERNELS / "common/kernels.def").read_text())}
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +90,15 @@ def test_the_table_is_that_of_this_build(static, facts):
     assert lines(written) == lines(static.documentation([*facts.values()])), "python bench/amd_static.py --write"
 
 
+SHORT = {"FLOAT32": "f32", "FLOAT64": "f64", "FLOAT16": "f16", "BFLOAT16": "bf16"}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_name_says_what_its_columns_say(row):
+    tile = "x".join(row[side] for side in "mnk")
+    assert row["kernel"] == f"gemm_{row['family']}_{tile}_{SHORT[row['operands']]}_{row['layout'].lower()}"
+
+
 def test_all_objects_take_the_same_arguments(facts):
     assert len({f.arguments for f in facts.values()}) == 1
 
@@ -143,11 +157,39 @@ def test_the_text_for_hiprtc_stands_alone(kernel, tmp_path):
     """As hipRTC takes it: one text, C++14, and hipRTC's own names for the attributes defined before it."""
     pytest.importorskip("ziglang")
     text = tmp_path / "gemm_simt.hip"
-    subprocess.run(
-        [sys.executable, ROOT / "cmake/flatten.py", ROOT / "csrc", "gpu/kernels/gemm_simt.hip", text], check=True
-    )
+    source = (KERNELS / "common/gemm_simt.hip").relative_to(ROOT / "csrc")
+    subprocess.run([sys.executable, ROOT / "cmake/flatten.py", ROOT / "csrc", source, text], check=True)
     assert "#include" not in text.read_text()
     names = [f"-D__{name}__=__attribute__(({name}))" for name in ("global", "device", "shared", "constant")]
     how = ("-x", "hip", "--cuda-device-only", "--offload-arch=gfx90a", "-nogpuinc", "-nogpulib", "-O3", "-std=c++14")
     clang("clang", *how, *names, f"-DMMF_KERNEL={kernel}", "-S", text, "-emit-llvm", "-o", tmp_path / "k.ll")
     assert f"amdgpu_kernel void @{kernel}(" in (tmp_path / "k.ll").read_text()
+
+
+# --- the manifest ---
+
+
+def test_manifest_has_every_object_and_the_whole_argument(tmp_path):
+    """Fields follow each other without a gap but for alignment; facts are those of kernels.def."""
+    assert cli.main(["info", "--objects", str(tmp_path)]) == 0
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    files = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")}
+    assert {row["file"] for row in manifest["objects"]} == files
+    assert len(manifest["objects"]) == len(_core.device_objects())
+    for row in manifest["objects"]:
+        family, tile, _, layout = row["instance"].rsplit("_", 3)
+        assert (family, layout) == (row["family"], row["layout"].lower())
+        assert [int(size) for size in tile.split("x")] == row["tile"]
+        assert row["block"] % 64 == 0
+        assert row["targets"] == "ALL" or row["arch"].upper() in row["targets"].split(" | ")
+    end = 0
+    for field in manifest["argument"]["fields"]:
+        assert 0 <= field["offset"] - end < 8, field
+        end = field["offset"] + field["size"]
+    assert 0 <= manifest["argument"]["bytes"] - end < 8
+    count = len(manifest["operands"])
+    (data,) = (field for field in manifest["argument"]["fields"] if field["name"] == "data")
+    assert data["size"] == 8 * count
+    assert manifest["operands"][0] == "A"
+    assert manifest["dtypes"][0] == "float32"
+    assert manifest["activations"][:2] == ["none", "relu"]

@@ -1,4 +1,4 @@
-"""GPU operands of libraries that we know how to ask, on the stand-in CUDA driver: allocator, current stream, results.
+"""GPU operands of libraries whose allocator and current stream we use, on the stand-in CUDA driver.
 
 One library speaks the C exchange API, as torch does; the other one is a stand-in for CuPy under its name.
 """
@@ -111,14 +111,16 @@ def test_stream_and_memory_of_the_library(library):
     check(out.view.copy(), A, B, activation="relu")
     assert library.asked == library.allocated[:1] * len(library.asked) == [(2, 1)]
     assert calls("cuMemAllocAsync", "cuEventCreate", "cuEventRecord") == []
-    assert calls("cuLaunchKernel") == [f"cuLaunchKernel(gemm_simt_f32, 1, 256, {library.stream.handle:#x})"]
+    assert calls("cuLaunchKernel") == [
+        f"cuLaunchKernel(gemm_simt_64x64x16_f32_any, 1, 256, {library.stream.handle:#x})"
+    ]
 
 
 def test_given_stream_comes_first(library):
     library.asked, given = [], Stream(1)
     clear_log()
     mf.matmul_fused(library.array(A), library.array(B), stream=given)
-    assert calls("cuLaunchKernel") == [f"cuLaunchKernel(gemm_simt_f32, 1, 256, {given.handle:#x})"]
+    assert calls("cuLaunchKernel") == [f"cuLaunchKernel(gemm_simt_64x64x16_f32_any, 1, 256, {given.handle:#x})"]
 
 
 def test_other_producers_are_waited_for_on_the_library_s_stream(library):
@@ -137,7 +139,7 @@ def test_the_library_decides_where_it_is_a(library):
     out = mf.matmul_fused(a, library.array(B), library.array(np.ones(6, np.float32)))
     own = f"{library.stream.handle:#x}"
     order = calls("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel")
-    launch = order.index("cuLaunchKernel(gemm_simt_f32, 1, 256, (nil))")
+    launch = order.index("cuLaunchKernel(gemm_simt_64x64x16_f32_any, 1, 256, (nil))")
     assert [line for line in order[:launch] if own in line] == [f"cuEventRecord({own})"]
     assert order[order.index(f"cuEventRecord({own})") + 1] == "cuStreamWaitEvent((nil), 0)"
     assert order[-2:] == ["cuEventRecord((nil))", f"cuStreamWaitEvent({own}, 0)"]
@@ -253,7 +255,7 @@ def test_given_stream_and_the_library_s_wait_for_each_other(library):
             f"cuStreamWaitEvent({own}, 0)",
         ],
     )
-    launch = [f"cuLaunchKernel(gemm_simt_f32, 1, 256, {other})"]
+    launch = [f"cuLaunchKernel(gemm_simt_64x64x16_f32_any, 1, 256, {other})"]
     assert calls("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel") == before + launch + after
     clear_log()
     mf.matmul_fused(a, b, out=out, stream=given)

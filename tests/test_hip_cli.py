@@ -1,4 +1,4 @@
-"""What the first owner of an AMD GPU runs, on the simulated ones: `info`, `check --device rocm`, and its report."""
+"""The commands that a user with an AMD GPU runs first, on simulated GPUs: `info`, `check --device rocm`, its report."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_check_writes_a_report(command, tmp_path, device, kernels):
     report = json.loads((tmp_path / "matmul_fused-check.json").read_text())
     cases = [case for case in testing.covering_sample(0, strength=1) if not case.prepack]
     counts = report["topics"]["all"]
-    assert counts["passed"] + counts["refused"] == len(cases) * len(mf.info().gpu_kernels)
+    assert counts["passed"] + counts["refused"] == len(cases) * len(mf.info().gpu_families)
     assert counts["passed"] > len(cases) * len(kernels) / 2
     assert report["failures"] == []
     assert report["seconds"] > 0
@@ -90,7 +90,7 @@ def test_a_process_that_dies_leaves_its_case(command, tmp_path):
     assert done.returncode == -9
     report = json.loads((tmp_path / "matmul_fused-check.json").read_text())
     fourth = [case for case in testing.covering_sample(0, strength=1) if not case.prepack][3]
-    assert report["running"] == {"case": fourth.id, "kernel": mf.info().gpu_kernels[0]}
+    assert report["running"] == {"case": fourth.id, "kernel": mf.info().gpu_families[0]}
     assert sum(report["topics"]["all"].values()) == 3
     assert "seconds" not in report
 

@@ -16,12 +16,19 @@ NAMES = {
     "ATTRIBUTE_WARP_SIZE": "hipDeviceAttributeWarpSize",
     "ATTRIBUTE_MEMORY_POOLS": "hipDeviceAttributeMemoryPoolsSupported",
     "INVALID_VALUE": "hipErrorInvalidValue",
+    "NOT_SUPPORTED": "hipErrorNotSupported",
+    "MMF_OUT_OF_MEMORY": "hipErrorOutOfMemory",
     "MMF_EVENT_DISABLE_TIMING": "hipEventDisableTiming",
     "MMF_NOT_CAPTURING": "hipStreamCaptureStatusNone",
     "MMF_CAPTURE_IMPLICIT": "hipErrorStreamCaptureImplicit",
     "MMF_CAPTURE_RELAXED": "hipStreamCaptureModeRelaxed",
 }
-ELSEWHERE = {"PROPERTIES_SIZE", "ARCH_OFFSET_R0000", "ARCH_OFFSET_R0600"}  # gcnArchName: every test reads it
+ELSEWHERE = {  # ours, and the offsets of gcnArchName, which every test reads
+    "MMF_MAX_DEVICES",
+    "PROPERTIES_SIZE",
+    "ARCH_OFFSET_R0000",
+    "ARCH_OFFSET_R0600",
+}
 
 
 def enumerators():

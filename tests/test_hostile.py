@@ -173,7 +173,7 @@ def unreal():
         np.complex64(1),
         np.str_("1"),
         np.void(b"1234"),
-        np.timedelta64(1),
+        np.timedelta64(1, "s"),
         np.datetime64("2020"),
         np.array(1.0),
     )

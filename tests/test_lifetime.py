@@ -20,7 +20,7 @@ from matmul_fused import _core
 from support import DTYPES, ISOLATED, Generic, check, draw, python, reuse_memory, same_bits, to_numpy
 
 LIMIT = 4 << 20
-# What the extension takes references to, and other code as well: their counts may waver.
+# Objects that the extension and other code take references to: their counts may vary.
 SINGLETONS = (None, True, False, 0, 1, 2, _core, _core._unpickle_packed, mf.Array, mf.PackedMatrix, np.float32)
 SINGLETONS += (TypeError, ValueError, BufferError, NotImplementedError, OverflowError, OSError, MemoryError)
 
@@ -38,7 +38,7 @@ def small_heap():
 
 
 def growth(call, times):
-    """Bytes of the process and blocks of Python's allocator that calls leave; noise comes once, a leak each time."""
+    """Bytes of the process and blocks of Python's allocator that calls leave; noise occurs once, a leak each time."""
     for _ in range(times // 10):
         call()
     grown, blocks = LIMIT, times

@@ -4,8 +4,10 @@ A line of C that must break a rule says why at its end: `/* lint: the reason */`
 """
 
 import functools
+import io
 import re
 import subprocess
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -71,9 +73,9 @@ def include_direction(path, text):
 
 
 def kernels_named_once(path, text):
-    if path.parts[1] != "plan" or path.name in ("kernel_list.c", "backends.c"):
+    if path.parts[1] != "plan" or path.name in ("kernels.c", "kernels.h", "backends.c"):
         return []
-    return matches(path, text, r"mmf_[cg]pu_\w+", "{} is named outside kernel_list.c and backends.c")
+    return matches(path, text, r"mmf_[cg]pu_\w+", "{} is named outside kernels.c, kernels.h and backends.c")
 
 
 def python_api(path, text):
@@ -123,9 +125,14 @@ def function_length(path, text):
 
 def opens_with_its_role(path, text):
     head = text[: text.find("*/")] if text.startswith("/*") else ""
-    if "Path of a call: " in re.sub(r"[\s*]+", " ", head):
+    if re.search("Path of a call: |Not on the path of a call", re.sub(r"[\s*]+", " ", head)):
         return []
-    return [(1, "a file opens with a comment: its role, and `Path of a call: `, its place there")]
+    return [
+        (
+            1,
+            "a file opens with a comment: its role, and `Path of a call: ...` or `Not on the path of a call`",
+        )
+    ]
 
 
 def file_length(path, text):
@@ -144,6 +151,32 @@ def one_machine(path, text):
     return [(n, f"{m.group()}: true of one machine or place only") for n, s in lines for m in pattern.finditer(s)]
 
 
+def prose(path, text):
+    """(number, line) of what people read: comments and docstrings of Python, all of other files."""
+    if path.suffix != ".py":
+        return list(enumerate(text.split("\n"), 1))
+    found = []
+    previous = tokenize.NEWLINE
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        docstring = token.type == tokenize.STRING and previous in (tokenize.NEWLINE, tokenize.INDENT)
+        if token.type == tokenize.COMMENT or docstring:
+            found += enumerate(token.string.split("\n"), token.start[0])
+        if token.type not in (tokenize.NL, tokenize.COMMENT):
+            previous = token.type
+    return found
+
+
+def cites_what_is_here(path, text):
+    """Documents are named by their path (from the root or from the file), or by a name that one of them has."""
+    names = {document.name for document in documents()}
+    return [
+        (number, f"{name} is not in the repository")
+        for number, line in prose(path, text)
+        for name in re.findall(r"(?<![\w/.*-])[\w./-]*\w\.md\b", re.sub(r"https?://\S+", "", line))
+        if name not in names and not any((folder / name).is_file() for folder in (ROOT, ROOT / path.parent))
+    ]
+
+
 C_RULES = [
     include_direction,
     kernels_named_once,
@@ -154,7 +187,7 @@ C_RULES = [
     function_length,
     opens_with_its_role,
 ]
-TEXT_RULES = [file_length, left_over_marks, one_machine]
+TEXT_RULES = [file_length, left_over_marks, one_machine, cites_what_is_here]
 
 
 def lint(rule, path, text):
@@ -176,6 +209,11 @@ def tracked():
     except (OSError, subprocess.SubprocessError):
         pytest.skip("not a git checkout")
     return [Path(name) for name in names if (ROOT / name).is_file()]
+
+
+@functools.cache
+def documents():
+    return files("*.md", "docs/*.md", "bench/*.md", "tests/**/*.md")
 
 
 def check(rule, paths):
@@ -229,10 +267,12 @@ PLANTED = [
     (unchecked_allocation, "csrc/cpu/a.c", "    use(malloc(8));", "    use(mmf_malloc_text(8));"),
     (function_length, "csrc/cpu/a.c", "{" + "\n" * 90 + "}", "{" + "\n" * 60 + "}"),
     (opens_with_its_role, "csrc/cpu/a.c", "int x;", "/* The role. Path of a\n * call: last. */"),
-    (opens_with_its_role, "csrc/cpu/a.h", "/* The role. */", "/* The role. Path of a call: off it. */"),
+    (opens_with_its_role, "csrc/cpu/a.h", "/* The role. */", "/* The role. Not on the path of a\n * call: info. */"),
     (file_length, "csrc/cpu/a.c", "\n" * 451, "\n" * 400),
     (left_over_marks, "python/a.py", "# FIX" + "ME later", "# fixed"),
     (one_machine, "Makefile", "cd /" + "root/x", "cd root/x"),
+    (cites_what_is_here, "csrc/cpu/a.c", "/* see no_" + "such.md, section 4 */", "/* see docs/errors.md, section 4 */"),
+    (cites_what_is_here, "docs/a.md", "[it](../docs/no_" + "such.md)", "[it](../CONTRIBUTING.md), errors.md, *.md"),
     (one_machine, "a.md", "https://py" + "pi.org/simple", "a package registry"),
 ]
 
@@ -250,3 +290,9 @@ def test_every_rule_has_a_planted_bug():
 def test_a_reason_is_needed_to_ignore():
     assert lint(prints_or_dies, Path("csrc/cpu/a.c"), "    abort(); /* lint: x */")
     assert lint(prints_or_dies, Path("csrc/cpu/a.c"), "    abort(); /* lint: a reason that says something */") == []
+
+
+def test_contributing_maps_every_test_and_folder():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    names = [path.stem for path in files("tests/test_*.py")] + [path.parts[1] for path in files("csrc/*")]
+    assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []

@@ -6,7 +6,7 @@ a load or an access to LDS to wait for, in no call: it was idle, or waited for s
 Sites, those executed, those counted, and how they were seen go to build/reports/hip-PART/mutants.json, those that were
 not seen to mutants_unseen.json.
 
-A guard is needed if nothing else stands between it and memory: all of those must be seen. The others are listed with
+A guard is needed if no other check protects the access: all of those must be seen. The others are listed with
 what they guard: another guard, which says the same of its lanes (that of a loop and that of its body); LDS or
 registers, of elements that the guard before the store leaves out.
 
@@ -35,7 +35,7 @@ from matmul_fused.testing.run import call_arguments
 from support import DTYPES
 
 PART = os.environ["MMF_TEST_SIMULATED"]
-DEFINITIONS = Path(__file__).resolve().parents[1] / "csrc/gpu/kernels/kernels.def"
+DEFINITIONS = Path(__file__).resolve().parents[1] / "csrc/gpu/kernels/common/kernels.def"
 LIMIT = 2_000_000  # instructions of a wave
 TRIES = 6  # calls on which a mutant is tried
 LEAST = 0.97  # of the waits that had something to wait for
@@ -110,7 +110,7 @@ def load(name, what):
 
 def edges(operands, layout):
     """What every seed must reach: rows of less than four elements, whose guards are those of single elements, with each
-    output and operand in turn; whole steps of K, in whole and in cut tiles.
+    output and operand in turn; whole steps of K, in whole and in cut tiles; the epilogue in registers.
     """
     layout = "NN" if layout == "ANY" else layout
     for m, n, k in ((65, 16, 128), (65, 16, 256), (128, 128, 192)):
@@ -118,6 +118,12 @@ def edges(operands, layout):
     for n, other in itertools.product((1, 2, 3, 5, 6, 7), DTYPES):
         case = {"dtype": operands, "layout": layout, "out_dtype": other, "preactivation": other}
         yield Case(5, n, 9, bias="row", bias_dtype=other, **case)
+    # The epilogue in registers: whole runs, rows and columns that are cut, each of its operands.
+    plain = {"dtype": operands, "layout": layout}
+    for bias, of_bias in itertools.product(("row", "column"), ("", "float32")):
+        yield Case(37, 40, 24, bias=bias, bias_dtype=of_bias, activation="silu", **plain)
+        yield Case(37, 40, 24, bias=bias, bias_dtype=of_bias, activation="swiglu", gate_layout="halves", **plain)
+    yield Case(37, 40, 24, c="full", beta=0.5, **plain)
 
 
 def calls_of(kernel, what, seed):

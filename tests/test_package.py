@@ -240,9 +240,10 @@ def test_explanation_prints_as_a_table():
     explanation = mf.explain(a, a.T, activation="relu")
     assert explanation.kernel in mf.info().kernels
     assert explanation.flops == 2 * 4 * 4 * 8
-    assert [name for name, _ in explanation.refused] == list(
-        mf.info().kernels[: mf.info().kernels.index(explanation.kernel)]
-    )
+    assert tuple(row.name for row in explanation.candidates) == mf.info().kernels
+    for row in explanation.candidates:
+        assert (row.seconds is None) == (row.reason is not None)
+    assert explanation.seconds == {row.name: row.seconds for row in explanation.candidates}[explanation.kernel]
     text = str(explanation)
     assert repr(explanation) == text
     assert re.search(rf"^  kernel +{explanation.kernel}$", text, re.MULTILINE)
@@ -267,7 +268,7 @@ def test_info_prints_as_a_table():
         np.__version__,
         "AMD GPUs",
         "NVIDIA GPUs",
-        *info.gpu_kernels,
+        *info.gpu_families,
         *(row[0] for row in info.environment),
     ):
         assert word in text

@@ -164,7 +164,7 @@ def test_explain_knows_packed_weights():
     assert "M=5 N=6 K=7" in explanation.problem
     with force_kernel(KERNELS[-1]), pytest.raises(NotImplementedError) as caught:
         mf.explain(A, packed)
-    assert str(caught.value).endswith("cpu_reference: does not read prepacked weights)")
+    assert str(caught.value).endswith("cpu_reference: does not implement prepacked weights)")
 
 
 def test_the_reference_kernel_refuses_packed_weights():
@@ -173,7 +173,7 @@ def test_the_reference_kernel_refuses_packed_weights():
         mf.matmul_fused(draw((5, 7)), mf.prepack(draw((7, 6))), out=out)
     text = str(caught.value)
     assert text.startswith("no kernel takes this call (")
-    assert text.endswith("cpu_reference: does not read prepacked weights)")
+    assert text.endswith("cpu_reference: does not implement prepacked weights)")
     for kernel in PACKING:
         assert f"{kernel}: cpu_reference is forced; " in text
     assert np.isnan(out).all()

@@ -1,4 +1,4 @@
-"""The judge is judged: rounding, formulas and bounds of matmul_fused.testing, with and without errors planted.
+"""The judge is judged: rounding and bounds of matmul_fused.testing, with and without errors planted.
 
 No kernel runs here. An honest float32 implementation in NumPy, written as a kernel would be, must pass the covering
 sample; the same one with a fault must not.
@@ -12,10 +12,23 @@ import pytest
 from matmul_fused.testing import Case, covering_sample, expect, round_to, run_case, space, ulp
 from matmul_fused.testing.cases import BATCHES, MASKING, TOPICS, all_cases
 from matmul_fused.testing.covering import Space
-from matmul_fused.testing.formulas import ACTIVATIONS, GATED, erfc, is_gated, resolve
+from matmul_fused.testing.formulas import ACTIVATIONS, erfc, is_gated, resolve
 from matmul_fused.testing.inputs import make_inputs
 from matmul_fused.testing.reference import assert_close, bound, compare
 from matmul_fused.testing.rounding import DTYPES, FORMATS, numpy_dtype, overflow_as
+
+
+def rounded_once(function):
+    """A function of NumPy as of a perfect libm: its own vector code for float32 is up to 4 ulp off, by CPU."""
+
+    def apply(x):
+        wide = np.longdouble if x.dtype == np.float64 else np.float64
+        return function(x.astype(wide)).astype(x.dtype)
+
+    return apply
+
+
+exp, expm1, log1p, tanh = map(rounded_once, (np.exp, np.expm1, np.log1p, np.tanh))
 
 
 class Honest:
@@ -31,19 +44,19 @@ class Honest:
             return z * (one / 2 * (one + erf.astype(z.dtype)))
         if name in ("gelu_tanh", "geglu_tanh"):
             inner = z.dtype.type(math.sqrt(2 / math.pi)) * (z + z.dtype.type(0.044715) * z * z * z)
-            return z / 2 * (one + np.tanh(inner))
-        softplus = np.where(z > 20, z, np.log1p(np.exp(z)))
+            return z / 2 * (one + tanh(inner))
+        softplus = np.where(z > 20, z, log1p(exp(z)))
         textbook = {
             "relu": lambda: np.where(z < 0, 0, z),
-            "silu": lambda: z / (one + np.exp(-z)),
-            "sigmoid": lambda: one / (one + np.exp(-z)),
+            "silu": lambda: z / (one + exp(-z)),
+            "sigmoid": lambda: one / (one + exp(-z)),
             "relu_squared": lambda: np.where(z < 0, 0, z * z),
-            "quick_gelu": lambda: z / (one + np.exp(z.dtype.type(-1.702) * z)),
+            "quick_gelu": lambda: z / (one + exp(z.dtype.type(-1.702) * z)),
             "leaky_relu": lambda: np.where(z < 0, z.dtype.type(p[0]) * z, z),
-            "elu": lambda: np.where(z < 0, z.dtype.type(p[0]) * np.expm1(z), z),
+            "elu": lambda: np.where(z < 0, z.dtype.type(p[0]) * expm1(z), z),
             "hardswish": lambda: np.where(z < -3, z * 0, np.where(z > 3, z, z * (z + 3) / 6)),
             "softplus": lambda: softplus,
-            "mish": lambda: np.where(z > 20, z, z * np.tanh(softplus)),
+            "mish": lambda: np.where(z > 20, z, z * tanh(softplus)),
         }.get(name, lambda: ACTIVATIONS[name].f(z, *p))  # where the reference has no better formula
         return textbook().astype(z.dtype)
 
@@ -51,13 +64,16 @@ class Honest:
         if name == "swiglu_oai":
             limit, alpha = (g.dtype.type(x) for x in p)
             g = np.minimum(g, limit)
-            return g / (1 + np.exp(-alpha * g)) * (np.clip(u, -limit, limit) + 1)
+            return g / (1 + exp(-alpha * g)) * (np.clip(u, -limit, limit) + 1)
         inner = {"swiglu": "silu", "reglu": "relu", "glu": "sigmoid"}.get(name, name)
         return self.activate(inner, g, ()) * u
 
     def product(self, a, b, alpha):
-        # einsum, not BLAS: NaN and infinities go the way of the textbook
-        return a.dtype.type(alpha) * np.matmul(a, b, dtype=a.dtype)
+        # einsum, not BLAS: NaN and infinities go the way of the textbook, on every CPU
+        rows, columns = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
+        dot = a.dtype.type(alpha) * np.einsum("...mk,...kn->...mn", rows, columns)
+        dot = dot[..., 0, :] if a.ndim == 1 else dot
+        return dot[..., 0] if b.ndim == 1 else dot
 
     def columns(self, layout, width):
         half = width // 2
@@ -134,75 +150,6 @@ def test_ulp_and_overflow(name):
     below = np.nextafter(limit, np.longdouble(0))
     assert overflow_as(np.array([below, limit, -limit]), name).tolist()[1:] == [math.inf, -math.inf]
     assert round_to(np.array([below, limit, -limit]), name).tolist() == [form.greatest, math.inf, -math.inf]
-
-
-def test_erfc_against_mpmath():
-    mpmath = pytest.importorskip("mpmath")
-    x = np.concatenate([np.linspace(-7, 13, 401), [0.0, 1e-300, 30.0, 100.0, -30.0]])
-    wide = erfc(x.astype(np.longdouble))
-    with mpmath.workdps(40):
-        for value, a, b in zip(x.tolist(), erfc(x).tolist(), wide, strict=True):
-            exact = mpmath.erfc(value)
-            assert abs(a - exact) <= 4e-16 * exact + 1e-320
-            assert abs(mpmath.mpf(float(b)) + mpmath.mpf(float(b - float(b))) - exact) <= 6e-17 * exact + 1e-320
-    assert np.isnan(erfc(np.array([np.nan], np.longdouble)))
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-@pytest.mark.parametrize("wide", [np.float64, np.longdouble])
-@np.errstate(all="ignore")
-def test_formulas_are_torchs(name, wide):
-    torch = pytest.importorskip("torch")
-    rng = np.random.default_rng(2)
-    z = np.concatenate([
-        rng.standard_normal(20_000) * np.exp2(rng.integers(-30, 8, 20_000)),
-        [0.0, -0.0, 1e-310, -1e-310, 3, -3, 20, 20.5, 1e300, -1e300, math.inf, -math.inf, math.nan],
-    ])  # fmt: skip
-    row = ACTIVATIONS[name]
-    parameters = row.usual
-    want = row.torch(torch, torch.from_numpy(z), *parameters).numpy()
-    got = row.f(z.astype(wide), *parameters).astype(np.float64)
-    if name == "hardswish":  # torch multiplies before it divides
-        want[z == 1e300] = 1e300
-    special = ~np.isfinite(want) | ~np.isfinite(z) | (z == 0)
-    np.testing.assert_array_equal(got[special], want[special])
-    error = np.abs(got - want)[~special]
-    unit = 2.0**-53  # torch's formulas cancel where ours do not: absolute error of order u |z|
-    assert (error <= 16 * unit * np.abs(want[~special]) + 4 * unit * np.abs(z[~special]) + 1e-307).all()
-
-
-@pytest.mark.parametrize("name", GATED)
-def test_gates_are_torchs(name):
-    torch = pytest.importorskip("torch")
-    g, u = np.random.default_rng(3).standard_normal((2, 10_000)) * 6
-    row = GATED[name]
-    want = row.torch(torch, torch.from_numpy(g), torch.from_numpy(u), *row.defaults)
-    got = row.gate.f(g, *row.defaults) * row.up.f(u, *row.defaults)
-    np.testing.assert_allclose(got, want.numpy(), rtol=1e-12, atol=1e-14)
-    if name == "glu":
-        both = torch.from_numpy(np.stack([u, g]))
-        np.testing.assert_allclose(got, torch.nn.functional.glu(both, 0)[0].numpy(), rtol=1e-14)
-
-
-LIPSCHITZ = [(name, row.usual, row) for name, row in ACTIVATIONS.items()] + [
-    ("leaky_relu", (-1.5,), ACTIVATIONS["leaky_relu"]), ("elu", (3.0,), ACTIVATIONS["elu"]),
-    ("gate of swiglu_oai", (7.0, 1.702), GATED["swiglu_oai"].gate),
-    ("gate of swiglu_oai", (2.0, 0.5), GATED["swiglu_oai"].gate),
-    ("up of swiglu_oai", (7.0, 1.702), GATED["swiglu_oai"].up),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "parameters", "row"), LIPSCHITZ)
-def test_lipschitz_constants_are_bounds_and_tight(name, parameters, row):
-    z = np.linspace(-30, 30, 600_001)
-    e = 1e-4
-    slope = row.lipschitz(z, np.full(z.shape, e), *parameters)
-    moved = np.maximum(np.abs(row.f(z + e, *parameters) - row.f(z, *parameters)),
-                       np.abs(row.f(z - e, *parameters) - row.f(z, *parameters))) / e  # fmt: skip
-    jump = 0 if row.step is None else row.step(z, e) / e
-    assert (moved <= slope + jump + 1e-8).all()
-    if name != "gate of swiglu_oai":  # its greatest slope may lie beyond the limit
-        assert moved.max() >= np.max(slope) * (1 - 1e-4)
 
 
 def test_expect_is_the_formula():

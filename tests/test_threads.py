@@ -410,12 +410,12 @@ def test_no_kernel_is_left():
     assert "cpu_reference: disabled by MATMUL_FUSED_DISABLE" in done.stderr
 
 
-NAMES = ", ".join((*mf.info().kernels, *mf.info().gpu_kernels))
+NAMES = ", ".join((*mf.info().kernels, *mf.info().gpu_families))
 IGNORED = [
     ("NUM_THREADS", "4x", "ignored, it must be a whole number from 1 to 1024"),
     ("NUM_THREADS", "1025", "ignored, it must be a whole number from 1 to 1024"),
-    ("KERNEL", "cpu_magic", f"ignored, the kernels of this build are {NAMES}"),
-    ("KERNEL", "cpu_reference ", f"ignored, the kernels of this build are {NAMES}"),
+    ("KERNEL", "cpu_magic", f'"cpu_magic" is ignored, the kernels of this build are {NAMES}'),
+    ("KERNEL", "cpu_reference,cpu_", f'"cpu_" is ignored, the kernels of this build are {NAMES}'),
     ("DISABLE", "cpu_blocked,cpu_magic", f'"cpu_magic" is ignored, the kernels of this build are {NAMES}'),
     ("DISABLE", "\n\udcff" * 99, '"' + r"\n\udcff" * 32 + f'" is ignored, the kernels of this build are {NAMES}'),
     ("LOG", "loud", "ignored, the levels of logging are debug, info, warning, error and critical"),

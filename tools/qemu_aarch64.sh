@@ -1,7 +1,7 @@
 #!/bin/sh
 # Print "EMULATOR;-L;SYSROOT", as CMAKE_CROSSCOMPILING_EMULATOR wants it, to run programs of aarch64 here.
 # usage: qemu_aarch64.sh FOLDER
-# What is installed is taken, else two Debian packages are unpacked into FOLDER: no root, nothing is installed.
+# Uses an installed qemu, else unpacks two Debian packages into FOLDER: no root, nothing is installed.
 set -e
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 

@@ -1,7 +1,8 @@
 """Try the wheel of dist/ on every CPython from 3.11 on that this machine has: `python tools/wheel_try.py`.
 
 Each gets a fresh virtual environment with the wheel, NumPy and pytest, and runs a part of the suite that needs no more;
-on the newest also test_lifetime.py, which counts references, watches memory and ends interpreters.
+on the newest also test_lifetime.py, which counts references, watches memory and ends interpreters. With --ends, those
+between the oldest and the newest leave out the sweep: what differs between Pythons is their API, not the arithmetic.
 Seconds and sizes are printed and written to build/reports/wheel.json.
 """
 
@@ -17,7 +18,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = ("tests/test_sweep.py", "tests/test_dlpack.py", "tests/test_errors.py")
+API_TESTS = ("tests/test_dlpack.py", "tests/test_errors.py")
+TESTS = ("tests/test_sweep.py", *API_TESTS)
 OF_THE_NEWEST = ("tests/test_lifetime.py",)
 CHOICE = "not test_sample or chosen"  # of the sweep: each case as the plan chooses
 FACTS = (
@@ -47,7 +49,8 @@ def pythons():
         if done.returncode == 0 and done.stdout.startswith("CPython True 0 "):
             version, prefix = done.stdout.split()[3:]
             found.setdefault((version, prefix), path)
-    return {f"{version} ({prefix})": path for (version, prefix), path in sorted(found.items())}
+    order = sorted(found, key=lambda key: (tuple(map(int, re.findall(r"\d+", key[0]))), key[1]))
+    return {f"{version} ({prefix})": found[version, prefix] for version, prefix in order}
 
 
 def seconds(command, **keywords):
@@ -82,15 +85,22 @@ def try_wheel(wheel, interpreter, folder, tests):
     return row
 
 
-def main():
+def tests_of(number, count, ends):
+    """The tests of one of the Pythons, which are in order of age."""
+    if number == count - 1:
+        return (*TESTS, *OF_THE_NEWEST)
+    return TESTS if number == 0 or not ends else API_TESTS
+
+
+def main(ends):
     wheels = list((ROOT / "dist").glob(f"*manylinux*_{platform.machine()}.whl"))
     if len(wheels) != 1:
         sys.exit(f"dist/ holds {len(wheels)} wheels for {platform.machine()}; make wheel builds one")
     (wheel,) = wheels
     report = {"wheel": wheel.name, "bytes": wheel.stat().st_size, "pythons": {}}
     found = pythons()
-    for name, interpreter in found.items():
-        tests = (*TESTS, *OF_THE_NEWEST) if name == list(found)[-1] else TESTS
+    for number, (name, interpreter) in enumerate(found.items()):
+        tests = tests_of(number, len(found), ends)
         row = try_wheel(wheel, interpreter, ROOT / "build/wheel/venv", tests)
         report["pythons"][name] = row
         print(
@@ -108,4 +118,6 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] not in ([], ["--ends"]):
+        sys.exit(f"{' '.join(sys.argv[1:])}: the only argument is --ends")
+    main(ends=bool(sys.argv[1:]))

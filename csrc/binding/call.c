@@ -3,36 +3,35 @@
 #include "binding/call.h"
 
 #include "binding/arguments.h"
-#include "binding/device.h"
+#include "binding/device_order.h"
 #include "binding/errors.h"
 #include "binding/output.h"
 #include "binding/packed.h"
 #include "binding/scalars.h"
 
-enum { /* positions in the signature */
-       ARG_A,
-       ARG_B,
-       ARG_BIAS,
-       ARG_ACTIVATION,
-       ARG_ALPHA,
-       ARG_BETA,
-       ARG_C,
-       ARG_MULTIPLY,
-       ARG_PREACTIVATION,
-       ARG_GATE_LAYOUT,
-       ARG_OUT,
-       ARG_OUT_DTYPE,
-       ARG_ALLOW_TF32,
-       ARG_STREAM,
+#include <stdio.h>
+
+enum { /* positions in the signature: the first names are its keywords */
+#define MMF_ARGUMENT(id, name) ARG_##id,
+#include "binding/signature.def"
+#undef MMF_ARGUMENT
        ARG_COUNT
 };
 
 static const mmf_name signature_names[ARG_COUNT] = {
-    MMF_NAME_A,           MMF_NAME_B,        MMF_NAME_BIAS,
-    MMF_NAME_ACTIVATION,  MMF_NAME_ALPHA,    MMF_NAME_BETA,
-    MMF_NAME_C,           MMF_NAME_MULTIPLY, MMF_NAME_PREACTIVATION,
-    MMF_NAME_GATE_LAYOUT, MMF_NAME_OUT,      MMF_NAME_OUT_DTYPE,
-    MMF_NAME_ALLOW_TF32,  MMF_NAME_STREAM,
+#define MMF_ARGUMENT(id, name) MMF_NAME_##id,
+#include "binding/signature.def"
+#undef MMF_ARGUMENT
+};
+
+/* The argument that an operand is passed as, -1 for the second stream of another. */
+static const int8_t argument_of[MMF_OPERANDS] = {
+#define ARGUMENT_ONE(id) ARG_##id
+#define ARGUMENT_GATE(id) ARG_##id
+#define ARGUMENT_UP(id) -1
+#define MMF_OPERAND(id, name, axes, access, dtypes, stream) ARGUMENT_##stream(id),
+#include "problem/operands.def"
+#undef MMF_OPERAND
 };
 
 static bool given(PyObject *value)
@@ -40,34 +39,42 @@ static bool given(PyObject *value)
     return value && value != Py_None;
 }
 
-static mmf_status parse_scalars(mmf_state *state, PyObject *const *values, mmf_request *request)
+static mmf_status parse_terms(mmf_state *state, PyObject *const *values, mmf_terms *terms)
 {
     mmf_status status = MMF_OK;
-    request->alpha = 1;
-    request->beta_given = given(values[ARG_BETA]);
-    request->out_dtype = MMF_ABSENT;
+    terms->alpha = 1;
+    terms->beta_given = given(values[ARG_BETA]);
+    terms->out_dtype = MMF_ABSENT;
     if (values[ARG_ACTIVATION])
-        status = mmf_parse_activation(state, values[ARG_ACTIVATION], request);
+        status = mmf_parse_activation(state, values[ARG_ACTIVATION], terms);
     if (!status && values[ARG_ALPHA])
-        status = mmf_parse_scalar(values[ARG_ALPHA], "alpha", &request->alpha);
-    if (!status && request->beta_given)
-        status = mmf_parse_scalar(values[ARG_BETA], "beta", &request->beta);
-    if (!status && values[ARG_GATE_LAYOUT])
-        status = mmf_parse_gate_layout(values[ARG_GATE_LAYOUT], &request->gate_layout);
-    if (!status && values[ARG_OUT_DTYPE])
-        status = mmf_parse_dtype(state, values[ARG_OUT_DTYPE], "out_dtype", &request->out_dtype);
-    if (!status && values[ARG_ALLOW_TF32])
-        status = mmf_parse_flag(values[ARG_ALLOW_TF32], "allow_tf32", &request->allow_tf32);
+        status = mmf_parse_scalar(values[ARG_ALPHA], "alpha", &terms->alpha);
+    if (!status && terms->beta_given)
+        status = mmf_parse_scalar(values[ARG_BETA], "beta", &terms->beta);
+    if (!status && values[ARG_GATE_LAYOUT]) {
+        mmf_gate_layout layout;
+        status = mmf_parse_gate_layout(values[ARG_GATE_LAYOUT], &layout);
+        terms->gate_layout = (uint8_t)layout;
+    }
+    if (!status && values[ARG_OUT_DTYPE]) {
+        mmf_dtype dtype;
+        status = mmf_parse_dtype(state, values[ARG_OUT_DTYPE], "out_dtype", &dtype);
+        terms->out_dtype = (uint8_t)dtype;
+    }
+    if (!status && values[ARG_ALLOW_TF32]) {
+        bool allow = false;
+        status = mmf_parse_flag(values[ARG_ALLOW_TF32], "allow_tf32", &allow);
+        terms->allow_tf32 = allow;
+    }
     return status;
 }
 
 /* Give one operand the next free slot of the imports. */
-static void add_import(mmf_call *call, PyObject *object, const char *name,
-                       const mmf_tensor **tensor)
+static void add_import(mmf_call *call, PyObject *object, const char *name, mmf_operand operand)
 {
     mmf_import *import = &call->import[call->imports++];
     mmf_import_init(import, object, name);
-    *tensor = &import->tensor;
+    call->request.operand[operand] = &import->tensor;
 }
 
 /* B, or one of a pair. A PackedMatrix needs no import: the argument keeps it alive. */
@@ -75,12 +82,12 @@ static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object,
                              bool up, bool pair)
 {
     mmf_request *request = &call->request;
-    const mmf_tensor **tensor = up ? &request->b_up : &request->b;
+    const mmf_operand operand = up ? MMF_B_UP : MMF_B;
     bool packed = Py_TYPE(object) == state->packed_type;
-    if (up && packed != (request->packed != 0))
+    if (up && packed != (request->terms.packed != 0))
         return mmf_fail(MMF_TYPE_ERROR, "B[0] and B[1] must both be prepacked or both be arrays");
     if (!packed) {
-        add_import(call, object, name, tensor);
+        add_import(call, object, name, operand);
         return MMF_OK;
     }
     const mmf_packed *weight = (const mmf_packed *)object;
@@ -91,9 +98,9 @@ static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object,
             "without",
             name);
     call->packed[up] = weight->weight;
-    *tensor = &call->packed[up];
-    request->packed = weight->layout;
-    request->packed_gate = weight->gate;
+    request->operand[operand] = &call->packed[up];
+    request->terms.packed = (uint8_t)weight->layout;
+    request->terms.packed_gate = (uint8_t)weight->gate;
     request->panels_up = up ? weight->weight.data : weight->up;
     return MMF_OK;
 }
@@ -118,45 +125,37 @@ static mmf_status add_weights(mmf_state *state, mmf_call *call, PyObject *object
     return status;
 }
 
-static mmf_status add_bias(mmf_call *call, PyObject *object)
+/* An operand of the epilogue; of those with a gate stream, bias may be a pair. */
+static mmf_status add_epilogue(mmf_call *call, PyObject *object, mmf_operand operand)
 {
-    if (!PyTuple_Check(object)) {
-        add_import(call, object, "bias", &call->request.bias);
+    if (operand != MMF_BIAS || !PyTuple_Check(object)) {
+        add_import(call, object, mmf_operands[operand].name, operand);
         return MMF_OK;
     }
     mmf_status status = pair_size(object, "bias");
     if (status)
         return status;
-    add_import(call, PyTuple_GetItem(object, 0), "bias[0]", &call->request.bias);
-    add_import(call, PyTuple_GetItem(object, 1), "bias[1]", &call->request.bias_up);
+    add_import(call, PyTuple_GetItem(object, 0), "bias[0]", MMF_BIAS);
+    add_import(call, PyTuple_GetItem(object, 1), "bias[1]", MMF_BIAS_UP);
     return MMF_OK;
 }
 
 static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf_call *call)
 {
-    mmf_request *request = &call->request;
-    add_import(call, values[ARG_A], "A", &request->a);
+    add_import(call, values[ARG_A], "A", MMF_A);
     mmf_status status = add_weights(state, call, values[ARG_B]);
-    if (!status && given(values[ARG_BIAS]))
-        status = add_bias(call, values[ARG_BIAS]);
+    for (int i = MMF_B_UP + 1; !status && i < MMF_OPERANDS; i++)
+        if (argument_of[i] >= 0 && given(values[argument_of[i]]))
+            status = add_epilogue(call, values[argument_of[i]], (mmf_operand)i);
     if (status)
         return status;
-    if (given(values[ARG_C]))
-        add_import(call, values[ARG_C], "C", &request->c);
-    if (given(values[ARG_MULTIPLY]))
-        add_import(call, values[ARG_MULTIPLY], "multiply", &request->multiply);
-    if (given(values[ARG_PREACTIVATION]))
-        add_import(call, values[ARG_PREACTIVATION], "preactivation", &request->preactivation);
-    if (given(values[ARG_OUT])) {
-        call->out = values[ARG_OUT];
-        add_import(call, call->out, "out", &request->out);
-    }
+    call->out = given(values[ARG_OUT]) ? values[ARG_OUT] : NULL;
     return mmf_import_tensors(state, call->import, call->imports, &call->stream);
 }
 
 static mmf_status choose_device(mmf_state *state, mmf_call *call)
 {
-    if (call->request.a->device.type != MMF_CPU)
+    if (call->request.operand[MMF_A]->device.type != MMF_CPU)
         return mmf_device_prepare(state, call);
     if (!call->stream.given)
         return MMF_OK;
@@ -164,58 +163,78 @@ static mmf_status choose_device(mmf_state *state, mmf_call *call)
 }
 
 mmf_status mmf_call_begin(mmf_state *state, const char *function, PyObject *const *arguments,
-                          Py_ssize_t count, PyObject *keywords, mmf_call *call)
+                          Py_ssize_t count, PyObject *keywords, bool runs, mmf_call *call)
 {
     const mmf_signature signature = {function, 2, 4, ARG_COUNT, signature_names};
     PyObject *values[ARG_COUNT];
     call->request = (mmf_request){0};
     call->prepared = &call->own;
-    call->known = NULL;
+    call->entry = NULL;
     call->imports = 0;
     call->out = NULL;
+    call->workspace = (mmf_output){0};
     if (mmf_parse_arguments(state, &signature, arguments, count, keywords, values))
         return MMF_PYTHON_ERROR;
     call->stream = (mmf_stream){.given = given(values[ARG_STREAM]) ? values[ARG_STREAM] : NULL,
-                                .a = call->import};
-    mmf_status status = parse_scalars(state, values, &call->request);
+                                .a = call->import,
+                                .runs = runs};
+    mmf_status status = parse_terms(state, values, &call->request.terms);
     return status ? status : import_operands(state, values, call);
 }
 
 mmf_status mmf_call_make(mmf_state *state, mmf_call *call)
 {
     mmf_prepared *own = &call->own;
-    mmf_status status = mmf_problem_make(&call->request, &own->problem, &own->result);
+    mmf_status status =
+        mmf_problem_make(&call->request, &own->problem, &call->buffers, &own->result);
     if (!status)
         status = choose_device(state, call);
     if (!status)
-        mmf_problem_set_out(&own->problem, &call->request, &own->result);
+        mmf_problem_set_out(&own->problem, &call->buffers, &call->request, &own->result);
     return status;
+}
+
+mmf_status mmf_call_check_workspace(mmf_call *call)
+{
+    bool possible = true;
+    mmf_status status = MMF_OK;
+    if (call->prepared->plan.config.workspace_bytes)
+        status = mmf_workspace_possible(call, &possible);
+    if (status || possible)
+        return status;
+    if (call->entry)
+        call->own = *call->prepared;
+    call->prepared = &call->own;
+    call->own.problem.no_workspace = true;
+    return mmf_plan_choose(&call->own.problem, &call->own.plan);
 }
 
 /* A checked problem and a plan, those of an earlier call if there was one like this. */
 static mmf_status prepare(mmf_state *state, mmf_call *call)
 {
     const mmf_request *request = &call->request;
-    bool kept = request->a->device.type == MMF_CPU && !call->stream.given;
-    mmf_status status = kept ? mmf_plan_recall(&state->plans, request, &call->known) : MMF_OK;
+    mmf_status status = mmf_cache_find(&state->plans, request, &call->buffers, &call->entry);
     if (status)
         return status;
-    if (call->known) {
-        call->prepared = mmf_known_call(call->known);
-        return MMF_OK;
+    if (call->entry) {
+        call->prepared = mmf_cache_prepared(call->entry);
+        status = choose_device(state, call);
+    } else {
+        status = mmf_call_make(state, call);
+        if (!status)
+            status = mmf_plan_choose(&call->own.problem, &call->own.plan);
+        if (!status)
+            mmf_cache_keep(&state->plans, request, &call->buffers, &call->own);
     }
-    status = mmf_call_make(state, call);
-    if (!status)
-        status = mmf_plan_choose(&call->own.problem, &call->own.plan);
-    if (!status && kept)
-        mmf_plan_remember(&state->plans, request, &call->own);
-    return status;
+    return status ? status : mmf_call_check_workspace(call);
 }
 
 void mmf_call_end(mmf_call *call)
 {
-    if (call->known)
-        mmf_known_release(call->known);
+    if (call->entry)
+        mmf_cache_release(call->entry);
+    if (call->workspace.object || call->workspace.managed) /* the launch was never reached */
+        mmf_output_drop(&call->workspace);
     for (mmf_import *import = call->import + call->imports; import-- > call->import;)
         if (import->versioned || import->legacy)
             mmf_import_release(import);
@@ -225,15 +244,31 @@ void mmf_call_end(mmf_call *call)
  */
 static const double gil_flops = 1e5;
 
-static mmf_status run(const mmf_plan *plan, const mmf_problem *problem)
+static mmf_status run(const mmf_prepared *prepared, const mmf_buffers *buffers)
 {
-    mmf_status status;
+    const mmf_problem *problem = &prepared->problem;
+    const mmf_config *config = &prepared->plan.config;
+    const mmf_family *family = prepared->plan.kernel->family;
     if (problem->device.type == MMF_CPU && mmf_plan_flops(problem) < gil_flops &&
         mmf_plan_outputs(problem) < gil_flops / 64)
-        return plan->row->run(problem, &plan->config);
+        return family->run(problem, config, buffers, NULL);
     PyThreadState *thread = PyEval_SaveThread();
-    status = plan->row->run(problem, &plan->config);
+    mmf_status status = family->run(problem, config, buffers, NULL);
     PyEval_RestoreThread(thread);
+    return status;
+}
+
+/* A new result, aligned as the plan expects it. */
+static mmf_status make_result(mmf_state *state, mmf_call *call, mmf_output *output)
+{
+    mmf_tensor *result = &call->result;
+    *result = call->prepared->result;
+    mmf_status status =
+        mmf_output_new(state, &call->import[0], result, call->stream.handle, output);
+    call->buffers.data[MMF_OUT] = result->data;
+    if (!status && result->device.type != MMF_CPU && (uintptr_t)result->data % 64)
+        return mmf_fail(MMF_BUFFER_ERROR, "A's library made a result at an address that is no "
+                                          "multiple of 64 bytes; pass out=");
     return status;
 }
 
@@ -241,19 +276,33 @@ static mmf_status run(const mmf_plan *plan, const mmf_problem *problem)
  * owners of memory of it may have run some already. */
 static mmf_status prepare_output(mmf_state *state, mmf_call *call, mmf_output *output)
 {
-    mmf_prepared *prepared = call->prepared;
-    bool on_gpu = prepared->problem.device.type != MMF_CPU;
-    mmf_status status = MMF_OK;
-    if (!call->out) {
-        status =
-            mmf_output_new(state, &call->import[0], &prepared->result, call->stream.handle, output);
-        prepared->problem.data[MMF_OUT] = prepared->result.data;
-    }
+    bool on_gpu = call->prepared->problem.device.type != MMF_CPU;
+    mmf_status status = call->out ? MMF_OK : make_result(state, call, output);
+    if (!status && on_gpu)
+        status = mmf_workspace_new(state, call, call->prepared->plan.config.workspace_bytes,
+                                   &call->workspace, &call->buffers.workspace);
     if (!status && on_gpu)
         status = mmf_device_await(state, call, output->object);
     if (!status && (call->stream.ran_python || output->ran_python))
         status = mmf_import_recheck(state, call->import, call->imports);
     return status;
+}
+
+/* The owners of memory hear of the launches, also where the last of them failed: those before it
+ * use the memory. The first error is the one to tell. */
+static mmf_status after_launch(mmf_state *state, mmf_call *call, PyObject *result,
+                               mmf_status status)
+{
+    char text[2048] = "";
+    if (status)
+        snprintf(text, sizeof text, "%s", mmf_error_text());
+    mmf_status finished = mmf_device_finish(state, call, result);
+    mmf_status dropped = mmf_workspace_drop(state, call, true, &call->workspace);
+    if (!status)
+        return finished ? finished : dropped;
+    if (finished == MMF_PYTHON_ERROR || dropped == MMF_PYTHON_ERROR)
+        PyErr_Clear(); /* lint: the launch's error is the one to tell */
+    return mmf_fail(status, "%s", text);
 }
 
 PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
@@ -263,16 +312,16 @@ PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssiz
     mmf_call call;
     mmf_output output = {0};
     PyObject *result = NULL;
-    mmf_status status = mmf_call_begin(state, "matmul_fused", arguments, count, keywords, &call);
+    mmf_status status =
+        mmf_call_begin(state, "matmul_fused", arguments, count, keywords, true, &call);
     if (!status)
         status = prepare(state, &call);
     if (!status)
         status = prepare_output(state, &call, &output);
     if (!status) {
-        const mmf_problem *problem = &call.prepared->problem;
-        status = run(&call.prepared->plan, problem);
-        if (!status && problem->device.type != MMF_CPU)
-            status = mmf_device_finish(state, &call, output.object);
+        status = run(call.prepared, &call.buffers);
+        if (call.prepared->problem.device.type != MMF_CPU)
+            status = after_launch(state, &call, output.object, status);
     }
     if (status) {
         mmf_raise(state, status);

@@ -3,31 +3,41 @@
 #ifndef MMF_CALL_H
 #define MMF_CALL_H
 
+#include "binding/output.h"
 #include "binding/stream.h"
 #include "plan/cache.h"
 
-/* A, B, B[1], bias, bias[1], C, multiply, preactivation, out */
-enum { MMF_CALL_IMPORTS = 9 };
+/* At most one import for each operand of a request. */
+enum { MMF_CALL_IMPORTS = MMF_OPERANDS };
 
 /* Imported operands and what refers to them. A packed B occupies no import. */
 typedef struct mmf_call {
     mmf_request request;
-    mmf_prepared *prepared; /* own, or that of known */
+    const mmf_prepared *prepared; /* own, or that of entry */
     mmf_prepared own;
-    struct mmf_known *known; /* found in the plan cache, or NULL */
-    PyObject *out;           /* borrowed; NULL if not given */
-    mmf_stream stream;       /* of a GPU */
+    struct mmf_cache_entry *entry; /* found in the plan cache, or NULL */
+    mmf_buffers buffers;
+    mmf_tensor result;    /* a new result, once there is memory for it */
+    PyObject *out;        /* borrowed; NULL if not given */
+    mmf_stream stream;    /* of a GPU */
+    mmf_output workspace; /* of a GPU, where the plan wants one */
     int imports;
     mmf_import import[MMF_CALL_IMPORTS]; /* the first one is A */
     mmf_tensor packed[2];
 } mmf_call;
 
-/* Parse and import the arguments of matmul_fused. After a failure too, mmf_call_end() is due. */
+/* Parse and import the arguments of matmul_fused. runs: the call will be launched; without it
+ * nothing is enqueued on a GPU, by producers neither. After a failure too, mmf_call_end() is due.
+ */
 mmf_status mmf_call_begin(mmf_state *state, const char *function, PyObject *const *arguments,
-                          Py_ssize_t count, PyObject *keywords, mmf_call *call);
+                          Py_ssize_t count, PyObject *keywords, bool runs, mmf_call *call);
 
 /* Check them and make the problem and the result in call->own. */
 mmf_status mmf_call_make(mmf_state *state, mmf_call *call);
+
+/* Plan anew, among the kernels that need no workspace, where the plan wants one and the call cannot
+ * have it: call->prepared is then call->own. */
+mmf_status mmf_call_check_workspace(mmf_call *call);
 
 void mmf_call_end(mmf_call *call);
 

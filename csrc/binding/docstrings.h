@@ -1,5 +1,5 @@
 /* What help() and inspect.signature() say of the functions of the module; __init__.pyi has the full
- * texts. Up to "--" a text is the signature, which Python parses. Path of a call: off it. */
+ * texts. Up to "--" a text is the signature, which Python parses. Not on the path of a call. */
 #ifndef MMF_DOCSTRINGS_H
 #define MMF_DOCSTRINGS_H
 
@@ -79,6 +79,9 @@
     "gpus($module, /)\n--\n\n" \
     "Facts about GPUs as a dict; opens their drivers."
 
+#define MMF_DOC_DEVICE_MANIFEST \
+    "device_manifest($module, /)\n--\n\n" \
+    "The GPU kernels of this build and the layout of their argument, as `info --objects` writes it."
 #define MMF_DOC_DEVICE_OBJECTS \
     "device_objects($module, /)\n--\n\n" \
     "The device code of this build: (architecture, kernel, bytes) of every object."

@@ -2,9 +2,8 @@
  * Path of a call: after the arguments are parsed, before problem/. */
 #include "binding/import.h"
 
-#include "binding/array.h"
-#include "binding/errors.h"
-#include "binding/numpy.h"
+#include "binding/libraries/library.h"
+#include "binding/libraries/numpy.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -155,8 +154,7 @@ mmf_status mmf_view_unusual(const DLTensor *dl, const char *name, mmf_tensor *te
 /* Is the memory held by the Python object alone, which may let go of it while Python runs? */
 static bool is_borrowed(const mmf_import *import)
 {
-    return import->kind == MMF_KIND_NUMPY || import->kind == MMF_KIND_TORCH ||
-           import->kind == MMF_KIND_EXCHANGE;
+    return import->library->view != NULL;
 }
 
 /* All that may run Python. Fills the tensor unless it is borrowed. */
@@ -170,36 +168,15 @@ static mmf_status import_owned(mmf_state *state, mmf_import *import, struct mmf_
             return status;
         facts = &found;
     }
-    import->kind = facts->kind;
+    import->library = facts->library;
     import->api = facts->api;
-    if (import->kind == MMF_KIND_TORCH)
-        return mmf_check_torch_grad(state, import);
-    switch (import->kind) {
-    case MMF_KIND_NUMPY:
-    case MMF_KIND_EXCHANGE:
-        return MMF_OK;
-    case MMF_KIND_ARRAY:
-        import->tensor = *mmf_array_tensor(import->object);
-        return MMF_OK;
-    case MMF_KIND_PACKED:
-        return mmf_fail(MMF_TYPE_ERROR, "%s is a PackedMatrix; only B can be prepacked",
-                        import->name);
-    default:
-        return mmf_import_capsule(state, import, stream);
-    }
-}
-
-static mmf_status view_borrowed(mmf_state *state, mmf_import *import, bool *asked)
-{
-    return import->kind == MMF_KIND_NUMPY
-               ? mmf_numpy_import(state, import->object, import->name, &import->tensor)
-               : mmf_view_exchange(state, import, asked);
+    return import->library->import ? import->library->import(state, import, stream) : MMF_OK;
 }
 
 mmf_status mmf_import_device(mmf_state *state, const mmf_import *import, mmf_device *device)
 {
     mmf_import view = *import;
-    mmf_status status = is_borrowed(import) ? view_borrowed(state, &view, NULL) : MMF_OK;
+    mmf_status status = is_borrowed(import) ? import->library->view(state, &view, NULL) : MMF_OK;
     if (!status)
         *device = view.tensor.device;
     return status;
@@ -211,7 +188,7 @@ mmf_status mmf_import_recheck(mmf_state *state, const mmf_import *imports, int c
         if (!is_borrowed(&imports[i]))
             continue;
         mmf_import again = imports[i];
-        mmf_status status = view_borrowed(state, &again, NULL);
+        mmf_status status = again.library->view(state, &again, NULL);
         if (status)
             return status;
         const mmf_tensor *x = &imports[i].tensor, *y = &again.tensor;
@@ -233,9 +210,8 @@ mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count,
     bool asked = false;
     int plain = 0;
     for (; plain < count && Py_TYPE(imports[plain].object) == state->ndarray_type; plain++) {
-        imports[plain].kind = MMF_KIND_NUMPY;
-        status = mmf_numpy_import(state, imports[plain].object, imports[plain].name,
-                                  &imports[plain].tensor);
+        imports[plain].library = &mmf_library_numpy;
+        status = mmf_numpy_view(state, &imports[plain], &asked);
         if (status)
             return status;
     }
@@ -243,13 +219,13 @@ mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count,
         return MMF_OK;
     for (int i = plain; !status && i < count; i++) {
         if (Py_TYPE(imports[i].object) == state->ndarray_type)
-            imports[i].kind = MMF_KIND_NUMPY;
+            imports[i].library = &mmf_library_numpy;
         else
             status = import_owned(state, &imports[i], stream);
     }
     for (int i = 0; !status && i < count; i++)
         if (is_borrowed(&imports[i]))
-            status = view_borrowed(state, &imports[i], &asked);
+            status = imports[i].library->view(state, &imports[i], &asked);
     return !status && asked ? mmf_import_recheck(state, imports, count) : status;
 }
 

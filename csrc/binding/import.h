@@ -17,9 +17,9 @@ typedef struct mmf_import {
     mmf_tensor tensor;
     PyObject *object; /* borrowed */
     const char *name; /* what errors call it */
-    mmf_kind kind;
-    const DLPackExchangeAPI *api;
-    DLManagedTensor *legacy; /* owned, or NULL */
+    const struct mmf_library *library;
+    const DLPackExchangeAPI *api; /* of the library, or NULL */
+    DLManagedTensor *legacy;      /* owned, or NULL */
     DLManagedTensorVersioned *versioned;
 } mmf_import;
 
@@ -48,9 +48,9 @@ mmf_status mmf_import_recheck(mmf_state *state, const mmf_import *imports, int c
 /* Give the capsule's tensor, if there is one, back to its producer. */
 void mmf_import_release(mmf_import *import);
 
-/* --- one per way of import (import_types.c, import_exchange.c, import_capsule.c, numpy.c) --- */
+/* --- for the libraries --- */
 
-/* Kind and exchange API of a type, NULL if it is not in the cache; valid until Python runs. */
+/* Library and exchange API of a type, NULL if it is not in the cache; valid until Python runs. */
 static inline const mmf_type_facts *mmf_known_type(const mmf_state *state, PyTypeObject *type)
 {
     for (const mmf_type_facts *facts = state->types; facts < state->types + MMF_TYPE_CACHE; facts++)
@@ -58,16 +58,6 @@ static inline const mmf_type_facts *mmf_known_type(const mmf_state *state, PyTyp
             return facts;
     return NULL;
 }
-
-/* The same, found out. */
-mmf_status mmf_find_type(mmf_state *state, PyObject *object, const char *name,
-                         mmf_type_facts *facts);
-
-mmf_status mmf_check_torch_grad(mmf_state *state, const mmf_import *import); /* may run Python */
-/* Unless asked is NULL, torch tensors are checked for a negative bit; *asked becomes true if torch
- * had to be asked for it, or the library is another one: that may have run Python. */
-mmf_status mmf_view_exchange(mmf_state *state, mmf_import *import, bool *asked);
-mmf_status mmf_import_capsule(mmf_state *state, mmf_import *import, struct mmf_stream *stream);
 
 /* The refusal of a dtype, given its text. */
 mmf_status mmf_refuse_dtype(const char *name, const char *dtype);

@@ -3,8 +3,8 @@
 #include "binding/array.h"
 #include "binding/call.h"
 #include "binding/docstrings.h"
-#include "binding/gpus.h"
-#include "binding/numpy.h"
+#include "binding/gpu_info.h"
+#include "binding/libraries/numpy.h"
 #include "binding/packed.h"
 #include "binding/report.h"
 #include "binding/state.h"
@@ -18,6 +18,7 @@ static PyMethodDef methods[] = {
     {"explain", FAST(mmf_explain), METH_FASTCALL | METH_KEYWORDS, MMF_DOC_EXPLAIN},
     {"info", mmf_info, METH_NOARGS, MMF_DOC_INFO},
     {"gpus", mmf_gpus, METH_NOARGS, MMF_DOC_GPUS},
+    {"device_manifest", mmf_device_manifest, METH_NOARGS, MMF_DOC_DEVICE_MANIFEST},
     {"device_objects", mmf_device_objects_call, METH_NOARGS, MMF_DOC_DEVICE_OBJECTS},
     {"set_num_threads", mmf_set_num_threads, METH_O, MMF_DOC_SET_NUM_THREADS},
     {"get_num_threads", mmf_get_num_threads, METH_NOARGS, MMF_DOC_GET_NUM_THREADS},
@@ -30,6 +31,9 @@ static PyMethodDef methods[] = {
 static int add_names(mmf_state *state)
 {
     static const char *const texts[] = {
+#define MMF_ARGUMENT(id, text) text,
+#include "binding/signature.def"
+#undef MMF_ARGUMENT
 #define X(id, text) text,
         MMF_NAMES(X)
 #undef X
@@ -135,7 +139,7 @@ static int clear(PyObject *module)
 static void free_module(void *module)
 {
     clear(module);
-    mmf_plan_cache_clear(&mmf_state_of(module)->plans);
+    mmf_cache_clear(&mmf_state_of(module)->plans);
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -1,4 +1,4 @@
-/* mf.PackedMatrix: a weight reordered once, for many calls. Path of a call: off it; call.c reads
+/* mf.PackedMatrix: a weight reordered once, for many calls. Not on the path of a call: call.c reads
  * the struct as B. */
 #include "binding/packed.h"
 
@@ -6,11 +6,11 @@
 #include "binding/array.h"
 #include "binding/errors.h"
 #include "binding/import.h"
+#include "binding/objects.h"
 #include "binding/scalars.h"
 #include "plan/backends.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 /* The streams of a weight: one, or gate and up, each K x n with its own offset and column stride
  * (in elements). */
@@ -53,21 +53,23 @@ static mmf_packed *new_packed(mmf_state *state, const mmf_tensor *weight, mmf_ga
     int64_t bytes =
         mmf_prepack_bytes(layout, weight->dtype, weight->shape[0], weight->shape[1] / streams);
     int64_t padded = (bytes + 63) / 64 * 64;
-    char *memory = aligned_alloc(64, (size_t)(padded * streams + 64));
-    if (!memory)
+    mmf_memory memory;
+    mmf_status status = mmf_memory_new(weight->device, (size_t)(padded * streams), NULL, &memory);
+    if (status)
         return (mmf_packed *)raise_no_memory(state, weight, padded * streams);
     allocfunc allocate = (allocfunc)PyType_GetSlot(state->packed_type, Py_tp_alloc);
     mmf_packed *self = (mmf_packed *)allocate(state->packed_type, 0);
     if (!self) {
-        free(memory);
+        mmf_memory_free(&memory);
         return NULL;
     }
     self->weight = *weight;
-    self->weight.data = memory;
+    self->weight.data = memory.data;
+    self->memory = memory;
     self->weight.readonly = MMF_WRITABLE; /* whatever it was copied from */
     self->gate = gate;
     self->layout = layout;
-    self->up = streams == 2 ? memory + padded : NULL;
+    self->up = streams == 2 ? (char *)memory.data + padded : NULL;
     self->bytes = padded * streams;
     return self;
 }
@@ -309,7 +311,7 @@ PyObject *mmf_unpickle_packed(PyObject *module, PyObject *const *arguments, Py_s
 static void packed_dealloc(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
-    free(((mmf_packed *)object)->weight.data);
+    mmf_memory_free(&((mmf_packed *)object)->memory);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }

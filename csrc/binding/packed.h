@@ -1,15 +1,17 @@
-/* mf.PackedMatrix and prepack(). Path of a call: off it, but for a PackedMatrix as B, which needs
- * no import. */
+/* mf.PackedMatrix and prepack(). Not on the path of a call, but for a PackedMatrix as B, which
+ * needs no import. */
 #ifndef MMF_PACKED_H
 #define MMF_PACKED_H
 
+#include "binding/memory.h"
 #include "binding/state.h"
 #include "problem/problem.h"
 
 /* A weight in a prepacked layout. Immutable once made. */
 typedef struct mmf_packed {
     PyObject_HEAD mmf_tensor weight; /* shape (K, N), dtype, device of the weight; data: the first
-                                        stream's panels, owned */
+                                        stream's panels, at the start of memory */
+    mmf_memory memory;
     mmf_gate_layout gate;
     int layout;
     void *up; /* the second stream's panels, inside the same memory; NULL without a gate */

@@ -1,4 +1,4 @@
-/* explain, info, threads, force_kernel. Path of a call: off it; explain walks the same steps and
+/* explain, info, threads, force_kernel. Not on the path of a call: explain walks the same steps and
  * runs nothing. */
 #include "binding/report.h"
 
@@ -10,18 +10,35 @@
 
 #include <string.h>
 
-/* Every row before the chosen one, and why it refused: [(name, reason), ...]. */
-static PyObject *refusals(const mmf_problem *problem, const mmf_kernel_row *chosen)
+/* Modelled seconds of a kernel that takes the problem. */
+static double predict(const mmf_problem *problem, const mmf_kernel *kernel)
+{
+    mmf_plan plan = {.kernel = kernel};
+    double units = mmf_plan_units(problem->device);
+    if (problem->device.type == MMF_CPU) {
+        kernel->family->configure(kernel, problem, &plan.config);
+        units = plan.config.threads;
+    }
+    return mmf_plan_seconds(problem, kernel, units, mmf_plan_bytes(problem));
+}
+
+/* Every kernel for the device: [(name, family, modelled seconds or None, None or why not), ...]. */
+static PyObject *candidates(const mmf_problem *problem)
 {
     PyObject *list = PyList_New(0);
-    const mmf_kernel_row *row;
-    for (int i = 0; list && (row = mmf_kernel_list(i)) && row != chosen; i++) {
+    for (int i = 0; list && i < MMF_KERNELS; i++) {
+        const mmf_kernel *kernel = mmf_kernel_at(i);
         char reason[MMF_REASON_TEXT] = "";
-        mmf_plan_accepts(row, problem, reason);
-        PyObject *pair = Py_BuildValue("(ss)", row->name, reason);
-        if (!pair || PyList_Append(list, pair))
+        if (!mmf_kernel_is_for(kernel, problem->device))
+            continue;
+        PyObject *row =
+            mmf_plan_accepts(i, problem, reason)
+                ? Py_BuildValue("(ssdO)", kernel->name, kernel->family->name,
+                                predict(problem, kernel), Py_None)
+                : Py_BuildValue("(ssOs)", kernel->name, kernel->family->name, Py_None, reason);
+        if (!row || PyList_Append(list, row))
             Py_CLEAR(list);
-        Py_XDECREF(pair);
+        Py_XDECREF(row);
     }
     return list;
 }
@@ -43,45 +60,75 @@ PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t c
 {
     mmf_state *state = mmf_state_of(module);
     mmf_call call;
-    mmf_plan plan;
     PyObject *result = NULL;
-    mmf_status status = mmf_call_begin(state, "explain", arguments, count, keywords, &call);
+    mmf_status status = mmf_call_begin(state, "explain", arguments, count, keywords, false, &call);
     if (!status)
         status = mmf_call_make(state, &call);
     if (!status)
-        status = mmf_plan_choose(&call.own.problem, &plan);
+        status = mmf_plan_choose(&call.own.problem, &call.own.plan);
+    if (!status)
+        status = mmf_call_check_workspace(&call);
     if (status) {
         mmf_raise(state, status);
     } else {
-        PyObject *refused = refusals(&call.own.problem, plan.row),
-                 *problem = refused ? problem_text(&call) : NULL;
+        const mmf_problem *p = &call.prepared->problem;
+        const mmf_plan *plan = &call.prepared->plan;
+        PyObject *list = candidates(p), *problem = list ? problem_text(&call) : NULL;
         if (problem)
-            result = Py_BuildValue(
-                "{sOsss(iii)sisdsdsOsO}", "problem", problem, "kernel", plan.row->name, "tile",
-                plan.config.tile_m, plan.config.tile_n, plan.config.tile_k, "threads",
-                plan.config.threads, "flops", mmf_plan_flops(&call.own.problem), "seconds",
-                mmf_plan_seconds(&call.own.problem, &plan), "rows_independent_of_m",
-                plan.row->rows_independent_of_m ? Py_True : Py_False, "refused", refused);
+            result = Py_BuildValue("{sOsssss(iii)sisdsdsOsO}", "problem", problem, "kernel",
+                                   plan->kernel->name, "family", plan->kernel->family->name, "tile",
+                                   plan->config.tile_m, plan->config.tile_n, plan->config.tile_k,
+                                   "threads", plan->config.threads, "flops", mmf_plan_flops(p),
+                                   "seconds", predict(p, plan->kernel), "rows_independent_of_m",
+                                   plan->kernel->family->rows_independent_of_m ? Py_True : Py_False,
+                                   "candidates", list);
         Py_XDECREF(problem);
-        Py_XDECREF(refused);
+        Py_XDECREF(list);
     }
     mmf_call_end(&call);
     return result;
 }
 
-static PyObject *kernel_names(bool gpu)
+/* Append a name. False with an exception. */
+static bool add_name(PyObject *list, const char *text)
+{
+    PyObject *name = PyUnicode_FromString(text);
+    bool added = name && PyList_Append(list, name) == 0;
+    Py_XDECREF(name);
+    return added;
+}
+
+/* Kernels of the CPU or of GPUs, or their families, best first. */
+static PyObject *kernel_names(bool gpu, bool families)
 {
     PyObject *list = PyList_New(0);
-    const mmf_kernel_row *row;
-    for (int i = 0; list && (row = mmf_kernel_list(i)); i++) {
-        if (mmf_kernel_list_is_gpu(i) != gpu)
+    const mmf_family *before = NULL;
+    for (int i = 0; list && i < MMF_KERNELS; i++) {
+        const mmf_kernel *kernel = mmf_kernel_at(i);
+        const bool again = families && kernel->family == before;
+        before = kernel->family;
+        if (gpu == (kernel->devices >> MMF_CPU & 1) || again)
             continue;
-        PyObject *name = PyUnicode_FromString(row->name);
-        if (!name || PyList_Append(list, name))
+        if (!add_name(list, families ? kernel->family->name : kernel->name))
             Py_CLEAR(list);
-        Py_XDECREF(name);
     }
     return list;
+}
+
+/* A set of kernels as the text that makes it, or None if it is empty. */
+static PyObject *set_text(const mmf_kernel_set *set)
+{
+    PyObject *list = PyList_New(0), *separator = list ? PyUnicode_FromString(", ") : NULL;
+    PyObject *text = NULL;
+    const char *name;
+    for (int index = 0; separator && list && (name = mmf_kernel_set_next(set, &index));)
+        if (!add_name(list, name))
+            Py_CLEAR(list);
+    if (separator && list)
+        text = PyList_Size(list) ? PyUnicode_Join(separator, list) : Py_NewRef(Py_None);
+    Py_XDECREF(separator);
+    Py_XDECREF(list);
+    return text;
 }
 
 static PyObject *environment(void)
@@ -121,18 +168,21 @@ static PyObject *complaints(void)
 
 PyObject *mmf_info(PyObject *module, PyObject *unused)
 {
-    PyObject *kernels = kernel_names(false), *gpu_kernels = kernels ? kernel_names(true) : NULL;
-    PyObject *variables = gpu_kernels ? environment() : NULL, *result = NULL;
+    PyObject *kernels = kernel_names(false, false);
+    PyObject *gpu_kernels = kernels ? kernel_names(true, false) : NULL;
+    PyObject *gpu_families = gpu_kernels ? kernel_names(true, true) : NULL;
+    PyObject *variables = gpu_families ? environment() : NULL, *result = NULL;
     PyObject *ignored = variables ? complaints() : NULL;
     (void)module;
     (void)unused;
     if (ignored)
-        result = Py_BuildValue("{sssOsOsssisOsO}", "version", MMF_VERSION, "kernels", kernels,
-                               "gpu_kernels", gpu_kernels, "cpu_features", mmf_host_features(),
-                               "threads", mmf_host_get_threads(), "environment", variables,
-                               "ignored", ignored);
+        result = Py_BuildValue(
+            "{sssOsOsOsssisOsO}", "version", MMF_VERSION, "kernels", kernels, "gpu_kernels",
+            gpu_kernels, "gpu_families", gpu_families, "cpu_features", mmf_host_features(),
+            "threads", mmf_host_get_threads(), "environment", variables, "ignored", ignored);
     Py_XDECREF(ignored);
     Py_XDECREF(variables);
+    Py_XDECREF(gpu_families);
     Py_XDECREF(gpu_kernels);
     Py_XDECREF(kernels);
     return result;
@@ -169,18 +219,32 @@ PyObject *mmf_get_num_threads(PyObject *module, PyObject *unused)
     return PyLong_FromLong(mmf_host_get_threads());
 }
 
-PyObject *mmf_force_kernel(PyObject *module, PyObject *name)
+/* A list of names as C has it; one with characters that no name has, escaped. NULL with an
+ * exception. */
+static const char *names_text(PyObject *names, char text[MMF_PRINTABLE])
 {
-    const char *previous = NULL;
+    Py_ssize_t length = 0;
+    const char *list = PyUnicode_AsUTF8AndSize(names, &length);
+    bool plain = list != NULL;
+    for (Py_ssize_t i = 0; plain && i < length; i++)
+        plain = list[i] >= ' ' && list[i] <= '~';
+    if (plain)
+        return list;
+    PyErr_Clear(); /* lint: a lone surrogate is no UTF-8, and is escaped */
+    return mmf_printable(names, text);
+}
+
+PyObject *mmf_force_kernel(PyObject *module, PyObject *names)
+{
+    mmf_kernel_set previous;
+    const char *list = NULL;
     char text[MMF_PRINTABLE];
-    if (name != Py_None && !PyUnicode_Check(name))
+    if (names != Py_None && !PyUnicode_Check(names))
         return mmf_raise(mmf_state_of(module),
                          mmf_fail(MMF_TYPE_ERROR, "name must be None or a str, got %s",
-                                  mmf_type_name(name, text)));
-    if (name != Py_None && !mmf_printable(name, text))
+                                  mmf_type_name(names, text)));
+    if (names != Py_None && !(list = names_text(names, text)))
         return NULL;
-    mmf_status status = mmf_plan_force(name != Py_None ? text : NULL, &previous);
-    if (status)
-        return mmf_raise(mmf_state_of(module), status);
-    return previous ? PyUnicode_FromString(previous) : Py_NewRef(Py_None);
+    mmf_status status = mmf_plan_force(list, &previous);
+    return status ? mmf_raise(mmf_state_of(module), status) : set_text(&previous);
 }

@@ -1,5 +1,5 @@
-/* Functions that tell or set how calls run: explain, info, threads, force_kernel. Path of a call:
- * off it. */
+/* Functions that tell or set how calls run: explain, info, threads, force_kernel. Not on the path
+ * of a call. */
 #ifndef MMF_REPORT_H
 #define MMF_REPORT_H
 

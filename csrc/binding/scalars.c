@@ -2,7 +2,8 @@
 #include "binding/scalars.h"
 
 #include "binding/errors.h"
-#include "binding/numpy.h"
+#include "binding/libraries/numpy.h"
+#include "binding/libraries/torch.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,16 +22,33 @@ mmf_status mmf_parse_scalar(PyObject *object, const char *name, double *value)
                           mmf_fail(MMF_VALUE_ERROR, "%s is too large for a float", name));
 }
 
+/* ", none, relu, ...": every row, aliases included. */
+static const char all_names[] =
+#define MMF_ACTIVATION(id, name, parameters, default0, default1, f) ", " name
+#define MMF_GATED MMF_ACTIVATION
+#define MMF_ALIAS(name, id) ", " name
+#include "problem/activations.def"
+#undef MMF_ACTIVATION
+#undef MMF_GATED
+#undef MMF_ALIAS
+    ;
+
+#define MMF_ACTIVATION(id, name, parameters, default0, default1, f)                                \
+    _Static_assert((parameters) <= MMF_MAX_PARAMETERS, "too many parameters: " name);
+#define MMF_GATED MMF_ACTIVATION
+#define MMF_ALIAS(name, id)
+#include "problem/activations.def"
+#undef MMF_ACTIVATION
+#undef MMF_GATED
+#undef MMF_ALIAS
+
 static mmf_status unknown_activation(PyObject *name)
 {
-    char names[512] = "", *end = names, text[MMF_PRINTABLE];
+    char text[MMF_PRINTABLE];
     if (!mmf_printable(name, text))
         return MMF_PYTHON_ERROR;
-    for (int i = 0; i < mmf_activation_rows; i++)
-        if (mmf_activations[i].id != MMF_ACT_NONE)
-            end += sprintf(end, "%s%s", end == names ? "" : ", ", mmf_activations[i].name);
     return mmf_fail(MMF_VALUE_ERROR, "unknown activation \"%s\", did you mean \"%s\"? Known: %s",
-                    text, mmf_activation_nearest(text), names);
+                    text, mmf_activation_nearest(text), all_names + strlen(", none, "));
 }
 
 /* The row of a name: an interned one, what nearly every call passes, by its identity. */
@@ -59,8 +77,7 @@ static mmf_status find_activation(const mmf_state *state, PyObject *name,
     return unknown_activation(name);
 }
 
-static mmf_status parse_parameters(PyObject *tuple, const mmf_activation_row *row,
-                                   mmf_request *request)
+static mmf_status parse_parameters(PyObject *tuple, const mmf_activation_row *row, mmf_terms *terms)
 {
     Py_ssize_t given = PyTuple_Size(tuple) - 1;
     if (given > row->parameters)
@@ -70,26 +87,26 @@ static mmf_status parse_parameters(PyObject *tuple, const mmf_activation_row *ro
         char name[64];
         snprintf(name, sizeof name, "activation: parameter %zd of %s", i + 1, row->name);
         mmf_status status =
-            mmf_parse_scalar(PyTuple_GetItem(tuple, i + 1), name, &request->parameters[i]);
+            mmf_parse_scalar(PyTuple_GetItem(tuple, i + 1), name, &terms->parameters[i]);
         if (status)
             return status;
-        if (isnan(request->parameters[i]))
+        if (isnan(terms->parameters[i]))
             return mmf_fail(MMF_VALUE_ERROR, "%s must be a number, got nan", name);
     }
     if (row->id == MMF_ACT_CLAMP && given != 2)
         return mmf_fail(MMF_VALUE_ERROR,
                         "activation clamp needs its bounds: (\"clamp\", low, high)");
-    if (row->id == MMF_ACT_SWIGLU_OAI && request->parameters[0] < 0)
+    if (row->id == MMF_ACT_SWIGLU_OAI && terms->parameters[0] < 0)
         return mmf_fail(MMF_VALUE_ERROR,
                         "activation swiglu_oai: its limit must not be negative, got %g",
-                        request->parameters[0]);
+                        terms->parameters[0]);
     return MMF_OK;
 }
 
-mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_request *request)
+mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_terms *terms)
 {
     const mmf_activation_row *row;
-    request->activation = MMF_ACT_NONE;
+    terms->activation = MMF_ACT_NONE;
     if (object == Py_None)
         return MMF_OK;
     bool tuple = PyTuple_CheckExact(object);
@@ -99,11 +116,10 @@ mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_re
     mmf_status status = find_activation(state, tuple ? PyTuple_GetItem(object, 0) : object, &row);
     if (status)
         return status;
-    request->activation = row->id;
-    request->parameters[0] = row->defaults[0];
-    request->parameters[1] = row->defaults[1];
+    terms->activation = (uint8_t)row->id;
+    memcpy(terms->parameters, row->defaults, sizeof terms->parameters);
     if (tuple)
-        return parse_parameters(object, row, request);
+        return parse_parameters(object, row, terms);
     if (row->id == MMF_ACT_CLAMP)
         return mmf_fail(MMF_VALUE_ERROR,
                         "activation clamp needs its bounds: (\"clamp\", low, high)");
@@ -143,19 +159,6 @@ mmf_status mmf_parse_gate_layout(PyObject *object, mmf_gate_layout *layout)
                     text);
 }
 
-/* "torch.bfloat16" for torch.bfloat16: the only way to name a torch.dtype without importing torch.
- */
-static mmf_status parse_torch_dtype(PyObject *object, mmf_dtype *dtype, char *text)
-{
-    PyObject *string = PyObject_Str(object);
-    bool named = string && mmf_printable(string, text);
-    Py_XDECREF(string);
-    if (!named)
-        return MMF_PYTHON_ERROR;
-    *dtype = strncmp(text, "torch.", 6) ? MMF_ABSENT : mmf_dtype_from_name(text + 6);
-    return *dtype == MMF_ABSENT ? MMF_TYPE_ERROR : MMF_OK;
-}
-
 mmf_status mmf_parse_dtype(mmf_state *state, PyObject *object, const char *name, mmf_dtype *dtype)
 {
     char text[MMF_PRINTABLE], type[MMF_PRINTABLE];
@@ -168,8 +171,8 @@ mmf_status mmf_parse_dtype(mmf_state *state, PyObject *object, const char *name,
             return MMF_OK;
         }
     bool torch = strcmp(mmf_type_name(object, type), "dtype") == 0;
-    mmf_status status = torch ? parse_torch_dtype(object, dtype, text)
-                              : mmf_numpy_dtype(state, object, dtype, text);
+    mmf_status status =
+        torch ? mmf_torch_dtype(object, dtype, text) : mmf_numpy_dtype(state, object, dtype, text);
     if (status == MMF_TYPE_ERROR)
         return mmf_fail(MMF_TYPE_ERROR,
                         "%s is %s; it must be float32, float64, float16 or bfloat16", name, text);

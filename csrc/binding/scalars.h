@@ -9,9 +9,9 @@
 /* A Python or NumPy real scalar. TypeError for arrays and everything else. */
 mmf_status mmf_parse_scalar(PyObject *object, const char *name, double *value);
 
-/* None, a name, or a tuple (name, parameters...) into request->activation and request->parameters.
+/* None, a name, or a tuple (name, parameters...) into terms->activation and terms->parameters.
  */
-mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_request *request);
+mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_terms *terms);
 
 /* None or the name of a gate layout. */
 mmf_status mmf_parse_gate_layout(PyObject *object, mmf_gate_layout *layout);

@@ -27,23 +27,8 @@
 
 #include <stdbool.h>
 
-/* Interned names: X(enumerator, text). The keywords of matmul_fused come first, in the order of its
- * signature. */
+/* Interned names besides those of signature.def: X(enumerator, text). */
 #define MMF_NAMES(X)                                                                               \
-    X(A, "A")                                                                                      \
-    X(B, "B")                                                                                      \
-    X(BIAS, "bias")                                                                                \
-    X(ACTIVATION, "activation")                                                                    \
-    X(ALPHA, "alpha")                                                                              \
-    X(BETA, "beta")                                                                                \
-    X(C, "C")                                                                                      \
-    X(MULTIPLY, "multiply")                                                                        \
-    X(PREACTIVATION, "preactivation")                                                              \
-    X(GATE_LAYOUT, "gate_layout")                                                                  \
-    X(OUT, "out")                                                                                  \
-    X(OUT_DTYPE, "out_dtype")                                                                      \
-    X(ALLOW_TF32, "allow_tf32")                                                                    \
-    X(STREAM, "stream")                                                                            \
     X(LAYOUT, "layout")                                                                            \
     X(MAX_VERSION, "max_version")                                                                  \
     X(DL_DEVICE, "dl_device")                                                                      \
@@ -55,36 +40,39 @@
     X(TORCH_DISPATCH, "__torch_dispatch__")
 
 typedef enum mmf_name {
+#define MMF_ARGUMENT(id, text) MMF_NAME_##id,
+#include "binding/signature.def"
+#undef MMF_ARGUMENT
 #define X(id, text) MMF_NAME_##id,
     MMF_NAMES(X)
 #undef X
         MMF_NAME_COUNT
 } mmf_name;
 
-/* How operands of a Python type are imported and what a result for them is. */
-typedef enum mmf_kind {
-    MMF_KIND_NUMPY,
-    MMF_KIND_TORCH,    /* exchange API, and torch's own checks */
-    MMF_KIND_EXCHANGE, /* exchange API of another library */
-    MMF_KIND_CUPY,     /* __dlpack__; results are made by CuPy */
-    MMF_KIND_JAX,      /* __dlpack__; results become jax arrays */
-    MMF_KIND_DLPACK,   /* __dlpack__; results are mf.Array */
-    MMF_KIND_ARRAY,    /* mf.Array */
-    MMF_KIND_PACKED,   /* mf.PackedMatrix */
-} mmf_kind;
+enum {
+    MMF_ACTIVATION_NAMES = 0 /* rows of mmf_activations, aliases included */
+#define MMF_ACTIVATION(id, name, parameters, default0, default1, f) +1
+#define MMF_GATED(id, name, parameters, default0, default1, f) +1
+#define MMF_ALIAS(name, id) +1
+#include "problem/activations.def"
+#undef MMF_ACTIVATION
+#undef MMF_GATED
+#undef MMF_ALIAS
+};
 
+/* Whose arrays the objects of a Python type are. */
 typedef struct mmf_type_facts {
     PyTypeObject *type; /* owned; NULL: free slot */
-    mmf_kind kind;
-    const DLPackExchangeAPI *api; /* TORCH and EXCHANGE; lives as long as the process */
+    const struct mmf_library *library;
+    const DLPackExchangeAPI *api; /* NULL: none; lives as long as the process */
 } mmf_type_facts;
 
 enum { MMF_TYPE_CACHE = 16 };
 
 typedef struct mmf_state {
     PyObject *names[MMF_NAME_COUNT];
-    PyObject *activation_names[MMF_ACT_COUNT + 8]; /* interned, by row of mmf_activations */
-    PyObject *max_version;                         /* (1, 3) */
+    PyObject *activation_names[MMF_ACTIVATION_NAMES]; /* interned, by row of mmf_activations */
+    PyObject *max_version;                            /* (1, 3) */
     PyTypeObject *array_type, *packed_type;
     PyTypeObject *ndarray_type; /* borrowed: NumPy is never unloaded */
     PyObject *device_error;
@@ -110,8 +98,5 @@ static inline mmf_state *mmf_state_of_type(PyTypeObject *type)
 {
     return (mmf_state *)PyType_GetModuleState(type);
 }
-
-/* Borrowed sys.modules[name], or NULL without an exception if it was never imported. */
-PyObject *mmf_imported_module(const char *name);
 
 #endif

@@ -1,8 +1,9 @@
-/* Streams: the one that was given, torch's or CuPy's current one, or the default stream.
+/* Streams: the one that was given, the current one of A's library, or the default stream.
  * Path of a call: GPU operands only, during the import. */
 #include "binding/stream.h"
 
 #include "binding/errors.h"
+#include "binding/libraries/library.h"
 #include "plan/backends.h"
 
 #include <string.h>
@@ -63,68 +64,16 @@ static mmf_status parse_given(mmf_state *state, PyObject *object, mmf_device dev
     return status ? status : mmf_gpu_check_stream(device, *handle);
 }
 
-/* An int from a chain of Python attributes and calls that began at an operand's library, into
- * *handle. Steals value. */
-static mmf_status take_handle(PyObject *value, const mmf_import *of, void **handle)
-{
-    if (!value && !PyErr_Occurred()) /* not imported, yet its array is here */
-        return mmf_fail(MMF_NOT_IMPLEMENTED,
-                        "%s's library is not laid out as matmul_fused knows it; report its version",
-                        of->name);
-    if (!value)
-        return MMF_PYTHON_ERROR;
-    *handle = PyLong_AsVoidPtr(value);
-    Py_DECREF(value);
-    return *handle == NULL && PyErr_Occurred() ? MMF_PYTHON_ERROR : MMF_OK;
-}
-
-/* torch's current stream without its exchange API, which on ROCm has given CUDA's
- * (pytorch/pytorch#175432). */
-static mmf_status torch_stream(const mmf_import *of, mmf_device device, void **handle)
-{
-    PyObject *torch = mmf_imported_module("torch");
-    PyObject *core = torch ? PyObject_GetAttrString(torch, "_C") : NULL;
-    PyObject *get = core ? PyObject_GetAttrString(core, "_cuda_getCurrentRawStream") : NULL;
-    PyObject *ordinal = get ? PyLong_FromLong(device.id) : NULL;
-    PyObject *value = ordinal ? PyObject_CallFunctionObjArgs(get, ordinal, NULL) : NULL;
-    Py_XDECREF(ordinal);
-    Py_XDECREF(get);
-    Py_XDECREF(core);
-    return take_handle(value, of, handle);
-}
-
-/* cupy.cuda.get_current_stream(ordinal).ptr */
-static mmf_status cupy_stream(const mmf_import *of, mmf_device device, void **handle)
-{
-    PyObject *cuda = mmf_imported_module("cupy.cuda");
-    PyObject *get = cuda ? PyObject_GetAttrString(cuda, "get_current_stream") : NULL;
-    PyObject *ordinal = get ? PyLong_FromLong(device.id) : NULL;
-    PyObject *stream = ordinal ? PyObject_CallFunctionObjArgs(get, ordinal, NULL) : NULL;
-    PyObject *value = stream ? PyObject_GetAttrString(stream, "ptr") : NULL;
-    Py_XDECREF(stream);
-    Py_XDECREF(ordinal);
-    Py_XDECREF(get);
-    return take_handle(value, of, handle);
-}
-
 mmf_status mmf_stream_find(mmf_state *state, mmf_stream *stream, mmf_device device)
 {
     const mmf_import *a = stream->a;
     void *handle = NULL;
     mmf_status status = MMF_OK;
-    bool in_c = a->kind == MMF_KIND_TORCH && device.type == MMF_CUDA && a->api->current_work_stream;
-    stream->ran_python = stream->given || !in_c;
+    stream->ran_python = true;
     if (stream->given)
         status = parse_given(state, stream->given, device, &handle);
-    else if (a->kind == MMF_KIND_TORCH && !in_c)
-        status = torch_stream(a, device, &handle);
-    else if (a->kind == MMF_KIND_CUPY)
-        status = cupy_stream(a, device, &handle);
-    else if (a->api && a->api->current_work_stream &&
-             a->api->current_work_stream(device.type == MMF_ROCM ? MMF_DL_ROCM : MMF_DL_CUDA,
-                                         device.id, &handle))
-        status = mmf_raise_from(
-            state, mmf_fail(MMF_BUFFER_ERROR, "%s: its library named no current stream", a->name));
+    else if (a->library->stream)
+        status = a->library->stream(state, a, device, &handle, &stream->ran_python);
     stream->known = !status;
     stream->device = device;
     stream->handle = handle;
@@ -137,7 +86,7 @@ static mmf_status may_wait(const mmf_stream *stream, const mmf_import *import, b
 {
     bool capturing = false;
     bool shared =
-        !stream->given && import->kind == MMF_KIND_CUPY && stream->a->kind == MMF_KIND_CUPY;
+        !stream->given && import->library == stream->a->library && import->library->stream;
     mmf_status status = shared || !stream->handle
                             ? MMF_OK
                             : mmf_gpu_is_capturing(stream->device, stream->handle, &capturing);
@@ -153,12 +102,13 @@ PyObject *mmf_stream_argument(mmf_state *state, mmf_stream *stream, const mmf_im
         rocm || given.device_type == MMF_DL_CUDA || given.device_type == MMF_DL_CUDA_MANAGED;
     mmf_device device = {rocm ? MMF_ROCM : MMF_CUDA, given.device_id};
     mmf_device a = device;
-    if (stream && known && stream->a != import) {
+    bool waits = stream && stream->runs && known;
+    if (waits && stream->a != import) {
         mmf_status status = mmf_import_device(state, stream->a, &a);
         if (status)
             return mmf_raise(state, status);
     }
-    if (stream && known && a.type == device.type && a.id == device.id) {
+    if (waits && a.type == device.type && a.id == device.id) {
         mmf_status status = stream->known ? MMF_OK : mmf_stream_find(state, stream, device);
         if (!status)
             status = may_wait(stream, import, &wait);
@@ -189,35 +139,4 @@ mmf_status mmf_stream_of_consumer(PyObject *object, mmf_device device, void **ha
                         "stream must be None, -1 or a stream as DLPack numbers them");
     mmf_status status = parse_handle(object, device, handle);
     return status ? status : mmf_gpu_check_stream(device, *handle);
-}
-
-/* torch's object for a stream: of handle 0 torch would make a new one. */
-static PyObject *torch_stream_object(const mmf_stream *stream)
-{
-    PyObject *cuda = PyImport_ImportModule("torch.cuda");
-    PyObject *make =
-        cuda ? PyObject_GetAttrString(cuda, stream->handle ? "ExternalStream" : "default_stream")
-             : NULL;
-    PyObject *ordinal = make ? PyLong_FromLong(stream->device.id) : NULL;
-    PyObject *handle = ordinal ? PyLong_FromVoidPtr(stream->handle) : NULL, *object = NULL;
-    if (handle)
-        object = stream->handle ? PyObject_CallFunctionObjArgs(make, handle, ordinal, NULL)
-                                : PyObject_CallFunctionObjArgs(make, ordinal, NULL);
-    Py_XDECREF(handle);
-    Py_XDECREF(ordinal);
-    Py_XDECREF(make);
-    Py_XDECREF(cuda);
-    return object;
-}
-
-int mmf_stream_record(const mmf_stream *stream, PyObject *tensor)
-{
-    PyObject *object = torch_stream_object(stream);
-    PyObject *record = object ? PyObject_GetAttrString(tensor, "record_stream") : NULL;
-    PyObject *none = record ? PyObject_CallFunctionObjArgs(record, object, NULL) : NULL;
-    int result = none ? 0 : -1;
-    Py_XDECREF(none);
-    Py_XDECREF(record);
-    Py_XDECREF(object);
-    return result;
 }

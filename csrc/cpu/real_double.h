@@ -1,5 +1,5 @@
-/* The templates for double accumulators: T(name) is name_double. Close with real_end.h. Path of a
- * call: off it; sets up the .inc files that follow. */
+/* The templates for double accumulators: T(name) is name_double. Close with real_end.h. Not on the
+ * path of a call: sets up the .inc files that follow. */
 #define T(name) name##_double
 #define MMF_REAL double
 #define MMF_REAL_DTYPE MMF_FLOAT64

@@ -1,4 +1,4 @@
-/* Ends what real_float.h or real_double.h began. Path of a call: off it. */
+/* Ends what real_float.h or real_double.h began. Not on the path of a call. */
 #undef T
 #undef MMF_REAL
 #undef MMF_REAL_IS_FLOAT

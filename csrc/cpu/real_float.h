@@ -1,5 +1,5 @@
-/* The templates for float accumulators: T(name) is name_float. Close with real_end.h. Path of a
- * call: off it; sets up the .inc files that follow. */
+/* The templates for float accumulators: T(name) is name_float. Close with real_end.h. Not on the
+ * path of a call: sets up the .inc files that follow. */
 #define T(name) name##_float
 #define MMF_REAL float
 #define MMF_REAL_IS_FLOAT

@@ -1,8 +1,7 @@
 /* The yardstick: three plain loops in the next wider type, any layout, any dtype, one thread.
- * Path of a call: the last row of plan/kernel_list.c; shares only the conversions and the epilogue
+ * Path of a call: the last row of cpu/rows.h; shares only the conversions and the epilogue
  * with the others. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "cpu/convert.h"
@@ -19,23 +18,17 @@
 #include "cpu/real_end.h"
 /* clang-format on */
 
-static bool supports(const mmf_problem *problem, char *reason)
+static bool supports(const mmf_kernel *kernel, const mmf_problem *problem, char *reason)
 {
-    char device[32];
-    if (problem->device.type != MMF_CPU)
-        snprintf(reason, MMF_REASON_TEXT, "runs on the CPU, the operands are on %s",
-                 mmf_device_name(problem->device, device));
-    else if (problem->packed != 0)
-        snprintf(reason, MMF_REASON_TEXT, "does not read prepacked weights");
-    else
-        return true;
-    return false;
+    (void)kernel, (void)problem, (void)reason;
+    return true;
 }
 
-static void configure(const mmf_problem *problem, mmf_config *config)
+static void configure(const mmf_kernel *kernel, const mmf_problem *problem, mmf_config *config)
 {
-    *config = (mmf_config){.tile_m = 1, .tile_n = 1, .tile_k = 1, .threads = 1};
-    (void)problem;
+    (void)kernel, (void)problem;
+    config->tile_m = config->tile_n = config->tile_k = 1;
+    config->threads = 1;
 }
 
 static double value_at(const mmf_view *view, int operand, int64_t i, int64_t j)
@@ -61,7 +54,8 @@ static double dot(const mmf_view *view, int b, int64_t i, int64_t j)
     return sum;
 }
 
-__attribute__((noinline)) static void compute(const mmf_problem *problem)
+__attribute__((noinline)) static void compute(const mmf_problem *problem,
+                                              const mmf_buffers *buffers)
 {
     const bool gated = mmf_problem_gated(problem);
     const int64_t batches = mmf_batches(problem);
@@ -69,7 +63,7 @@ __attribute__((noinline)) static void compute(const mmf_problem *problem)
         return;
     for (int64_t batch = 0; batch < batches; batch++) {
         mmf_view view;
-        mmf_view_at(&view, problem, batch);
+        mmf_view_at(&view, problem, buffers, batch);
         for (int64_t i = 0; i < problem->m; i++) {
             for (int64_t j = 0; j < problem->n; j++) {
                 double z = dot(&view, MMF_B, i, j), up = gated ? dot(&view, MMF_B_UP, i, j) : 0;
@@ -79,21 +73,31 @@ __attribute__((noinline)) static void compute(const mmf_problem *problem)
     }
 }
 
-static mmf_status run(const mmf_problem *problem, const mmf_config *config)
+static mmf_status run(const mmf_problem *problem, const mmf_config *config,
+                      const mmf_buffers *buffers, const atomic_bool *cancelled)
 {
-    (void)config;
+    (void)config, (void)cancelled;
     uint64_t mode = mmf_float_mode_enter();
-    compute(problem);
+    compute(problem, buffers);
     mmf_float_mode_leave(mode);
     return MMF_OK;
 }
 
-const mmf_kernel_row mmf_cpu_reference = {
+static const mmf_family family = {
     .name = "cpu_reference",
+    .features = MMF_EPILOGUE_FEATURES,
+    .dtypes = MMF_EPILOGUE_DTYPES,
     .supports = supports,
     .configure = configure,
     .run = run,
     .rows_independent_of_m = true,
     .gflops_float = 0.5,
     .gflops_double = 0.5,
+};
+
+const mmf_kernel mmf_cpu_reference = {
+    .name = "cpu_reference",
+    .family = &family,
+    .devices = 1 << MMF_CPU,
+    .operands = MMF_EPILOGUE_DTYPES,
 };

@@ -3,12 +3,20 @@
 #ifndef MMF_CPU_ROWS_H
 #define MMF_CPU_ROWS_H
 
-#include "problem/kernel_row.h"
+#include "problem/kernel.h"
 
-extern const mmf_kernel_row mmf_cpu_blocked_avx2; /* packed panels, AVX2 + FMA + F16C */
-extern const mmf_kernel_row mmf_cpu_blocked;      /* the same source for the baseline ISA */
-extern const mmf_kernel_row
-    mmf_cpu_reference; /* any layout, any dtype: three loops, the last row */
+/* Every kernel of the CPU, best first: what this architecture cannot build is not in the list, and
+ * cmake/isa_flags.cmake leaves out its file. */
+#if defined(__x86_64__)
+#define MMF_CPU_VECTOR_KERNELS(X) X(mmf_cpu_blocked_avx2) X(mmf_cpu_blocked)
+#else
+#define MMF_CPU_VECTOR_KERNELS(X) X(mmf_cpu_blocked)
+#endif
+#define MMF_CPU_KERNELS(X) MMF_CPU_VECTOR_KERNELS(X) X(mmf_cpu_reference)
+
+#define X(row) extern const mmf_kernel row;
+MMF_CPU_KERNELS(X)
+#undef X
 
 /* Prepacked weights of the blocked kernels, layout id 1, "panels64": panels of as many columns
  * as 64 bytes of the accumulator type hold, k-major, in the weight's own type; the last panel is

@@ -25,9 +25,18 @@ static inline int64_t mmf_min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* A constant where the dtype is one: the table of mmf_dtypes is not. */
 static inline int64_t mmf_element_size(int dtype)
 {
-    return dtype == MMF_FLOAT32 ? 4 : dtype == MMF_FLOAT64 ? 8 : 2;
+    switch (dtype) {
+#define MMF_DTYPE(id, name, shift, code, bits, sum)                                                \
+    case MMF_##id:                                                                                 \
+        return 1 << (shift);
+#include "problem/dtypes.def"
+#undef MMF_DTYPE
+    default:
+        return 0;
+    }
 }
 
 static inline int64_t mmf_batches(const mmf_problem *problem)
@@ -38,11 +47,12 @@ static inline int64_t mmf_batches(const mmf_problem *problem)
     return count;
 }
 
-static inline void mmf_view_at(mmf_view *view, const mmf_problem *problem, int64_t index)
+static inline void mmf_view_at(mmf_view *view, const mmf_problem *problem,
+                               const mmf_buffers *buffers, int64_t index)
 {
     view->problem = problem;
     for (int o = 0; o < MMF_OPERANDS; o++)
-        view->data[o] = (char *)problem->data[o];
+        view->data[o] = (char *)buffers->data[o];
     for (int axis = problem->batch_ndim - 1; axis >= 0; axis--) {
         const int64_t size = problem->batch_shape[axis], at = index % size;
         index /= size;

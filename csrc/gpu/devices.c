@@ -2,36 +2,18 @@
  * process. Path of a call: asked by the kernel rows; after the first call a look into a table. */
 #include "gpu/devices.h"
 
-#include "gpu/checks.h"
-#include "gpu/objects.h"
-#include "problem/kernel_row.h"
+#include "gpu/attempt.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ORDINAL = 64 };
-
-static _Atomic(mmf_gpu *) gpus[MMF_ROCM + 1][MAX_ORDINAL];
+static _Atomic(mmf_gpu *) gpus[MMF_ROCM + 1][MMF_MAX_DEVICES];
 /* Of filling a vendor's table. After a fork nobody but the other vendor's users gets here. */
 static pthread_mutex_t filling[MMF_ROCM + 1] = {[MMF_CUDA] = PTHREAD_MUTEX_INITIALIZER,
                                                 [MMF_ROCM] = PTHREAD_MUTEX_INITIALIZER};
 
-const mmf_gpu_instance mmf_gpu_instances[MMF_GPU_INSTANCES] = {
-#define MMF_GPU_KERNEL(name, family, operands, tile_m, tile_n, tile_k, threads, lds, layout,       \
-                       targets)                                                                    \
-    {#name, #family, MMF_##operands, MMF_GPU_LAYOUT_##layout, tile_m, tile_n, tile_k, threads},
-#include "gpu/kernels/kernels.def"
-#undef MMF_GPU_KERNEL
-};
-
-static bool has_family(const mmf_gpu *gpu, const char *family)
-{
-    for (int i = 0; i < MMF_GPU_INSTANCES; i++)
-        if (strcmp(mmf_gpu_instances[i].family, family) == 0 && mmf_gpu_code_arch(gpu, i))
-            return true;
-    return false;
-}
+static void find_objects(mmf_gpu *gpu);
 
 __attribute__((cold)) static mmf_status add_gpu(const mmf_driver *driver, int ordinal)
 {
@@ -51,7 +33,7 @@ __attribute__((cold)) static mmf_status add_gpu(const mmf_driver *driver, int or
                 free(gpu);
                 status = mmf_driver_fail(driver, code, call, ordinal);
             } else {
-                gpu->has_mfma = has_family(gpu, "mfma");
+                find_objects(gpu);
                 atomic_store_explicit(&gpus[driver->type][ordinal], gpu, memory_order_release);
             }
         }
@@ -63,15 +45,9 @@ __attribute__((cold)) static mmf_status add_gpu(const mmf_driver *driver, int or
 mmf_status mmf_gpu_get(mmf_device device, mmf_gpu **gpu)
 {
     const mmf_driver *driver;
-    mmf_status status = mmf_driver_get(device.type, &driver);
+    mmf_status status = mmf_driver_of(device, &driver);
     if (status)
         return status;
-    if (device.id < 0 || device.id >= driver->devices || device.id >= MAX_ORDINAL) {
-        char text[24];
-        return mmf_fail(MMF_DEVICE_ERROR, "there is no device %s; %s finds %d (%s)",
-                        mmf_device_name(device, text), driver->vendor, driver->devices,
-                        driver->path);
-    }
     _Atomic(mmf_gpu *) *slot = &gpus[device.type][device.id];
     *gpu = atomic_load_explicit(slot, memory_order_acquire);
     if (*gpu)
@@ -79,31 +55,6 @@ mmf_status mmf_gpu_get(mmf_device device, mmf_gpu **gpu)
     status = add_gpu(driver, device.id);
     *gpu = atomic_load(slot);
     return status;
-}
-
-mmf_status mmf_attempt_begin(mmf_device device, mmf_attempt *a)
-{
-    mmf_gpu *gpu;
-    mmf_status status = mmf_gpu_get(device, &gpu);
-    if (status)
-        return status;
-    *a = (mmf_attempt){.driver = gpu->driver, .ordinal = device.id};
-    return mmf_driver_enter(a->driver, device.id, &a->scope);
-}
-
-bool mmf_attempt_note(mmf_attempt *a, int code, mmf_driver_call call)
-{
-    if (a->code == 0 && code) {
-        a->code = code;
-        a->call = call;
-    }
-    return a->code == 0;
-}
-
-mmf_status mmf_attempt_end(mmf_attempt *a)
-{
-    a->driver->leave(&a->scope);
-    return a->code ? mmf_driver_fail(a->driver, a->code, a->call, a->ordinal) : MMF_OK;
 }
 
 /* --- code objects --- */
@@ -125,42 +76,51 @@ static int suits(const mmf_gpu *gpu, const mmf_device_object *object)
     return (int)wanted * 4 + (*end == 'a') * 2 + machine_code;
 }
 
-static const mmf_device_object *find_object(const mmf_gpu *gpu, const char *name)
+/* The best object of every kernel. */
+static void find_objects(mmf_gpu *gpu)
 {
-    const mmf_device_object *best = NULL;
-    int best_score = 0;
-    for (int i = 0; i < mmf_device_object_count; i++) {
-        const mmf_device_object *object = &mmf_device_objects[i];
-        int score = strcmp(object->file, name) ? 0 : suits(gpu, object);
-        if (score > best_score) {
-            best = object;
-            best_score = score;
+    for (int i = 0; i < MMF_GPU_INSTANCES; i++) {
+        int best = 0;
+        for (int o = 0; o < mmf_device_object_count; o++) {
+            const mmf_device_object *object = &mmf_device_objects[o];
+            int score = strcmp(object->file, mmf_gpu_kernels[i].name) ? 0 : suits(gpu, object);
+            if (score > best) {
+                gpu->objects[i] = object;
+                best = score;
+            }
         }
     }
-    return best;
 }
 
 const char *mmf_gpu_code_arch(const mmf_gpu *gpu, int instance)
 {
-    const mmf_device_object *object = find_object(gpu, mmf_gpu_instances[instance].name);
-    return object ? object->arch : NULL;
+    return gpu->objects[instance] ? gpu->objects[instance]->arch : NULL;
 }
 
 /* Only the generic kernel, and only where the vendor brings a compiler. */
 static bool can_compile(const mmf_gpu *gpu, int instance)
 {
     return gpu->driver->type == MMF_ROCM && *mmf_device_source_simt &&
-           strcmp(mmf_gpu_instances[instance].family, "simt") == 0;
+           mmf_gpu_kernels[instance].family == &mmf_gpu_simt;
+}
+
+/* Does this build have an object of the kernel's family for the GPU? */
+static bool has_family(const mmf_gpu *gpu, int instance)
+{
+    for (int i = 0; i < MMF_GPU_INSTANCES; i++)
+        if (gpu->objects[i] && mmf_gpu_kernels[i].family == mmf_gpu_kernels[instance].family)
+            return true;
+    return false;
 }
 
 bool mmf_gpu_has_code(const mmf_gpu *gpu, int instance, char *reason)
 {
-    if (atomic_load_explicit(&gpu->functions[instance], memory_order_acquire) ||
-        find_object(gpu, mmf_gpu_instances[instance].name) || can_compile(gpu, instance))
+    const mmf_kernel *kernel = &mmf_gpu_kernels[instance];
+    if (gpu->objects[instance] || can_compile(gpu, instance))
         return true;
     if (mmf_device_object_count)
         snprintf(reason, MMF_REASON_TEXT, "this build has no %s for %s",
-                 mmf_gpu_instances[instance].name, gpu->facts.arch);
+                 has_family(gpu, instance) ? kernel->name : kernel->family->name, gpu->facts.arch);
     else
         snprintf(reason, MMF_REASON_TEXT, "this build has no device code: %s",
                  mmf_device_build_note);
@@ -179,7 +139,7 @@ static bool set_capture_mode(const mmf_driver *driver, int *mode)
 static mmf_status load(mmf_gpu *gpu, int instance)
 {
     const mmf_driver *driver = gpu->driver;
-    const mmf_device_object *object = find_object(gpu, mmf_gpu_instances[instance].name);
+    const mmf_device_object *object = gpu->objects[instance];
     mmf_device_scope scope;
     void *module = NULL, *function = NULL;
     char *compiled = NULL;
@@ -198,7 +158,7 @@ static mmf_status load(mmf_gpu *gpu, int instance)
     if (code) {
         status = mmf_driver_fail(driver, code, MMF_CALL_LOAD, gpu->ordinal);
     } else {
-        code = driver->module_function(&function, module, mmf_gpu_instances[instance].name);
+        code = driver->module_function(&function, module, mmf_gpu_kernels[instance].name);
         if (code) {
             status = mmf_driver_fail(driver, code, MMF_CALL_FUNCTION, gpu->ordinal);
             driver->module_unload(module); /* the first error is the one to tell */
@@ -216,28 +176,48 @@ static mmf_status refuse_capture(const mmf_gpu *gpu, int instance, void *stream)
 {
     bool capturing = false;
     mmf_status status =
-        mmf_gpu_is_capturing((mmf_device){gpu->driver->type, gpu->ordinal}, stream, &capturing);
+        mmf_driver_is_capturing((mmf_device){gpu->driver->type, gpu->ordinal}, stream, &capturing);
     if (status || !capturing)
         return status;
     return mmf_fail(MMF_DEVICE_ERROR,
                     "the stream is being captured and %s is not loaded yet; make one such call "
                     "before the capture",
-                    mmf_gpu_instances[instance].name);
+                    mmf_gpu_kernels[instance].name);
 }
 
-mmf_status mmf_gpu_function(mmf_gpu *gpu, int instance, void *stream, void **function)
+/* Let a loaded function have so many bytes of dynamic shared memory. */
+static mmf_status allow_bytes(mmf_gpu *gpu, int instance, void *function, uint32_t bytes)
 {
-    *function = atomic_load_explicit(&gpu->functions[instance], memory_order_acquire);
-    if (*function)
-        return MMF_OK;
-    mmf_status status = refuse_capture(gpu, instance, stream);
+    mmf_device_scope scope;
+    mmf_status status = mmf_driver_enter(gpu->driver, gpu->ordinal, &scope);
     if (status)
         return status;
-    pthread_mutex_lock(&gpu->loading);
-    *function = atomic_load(&gpu->functions[instance]);
-    if (!*function)
-        status = load(gpu, instance);
-    pthread_mutex_unlock(&gpu->loading);
-    *function = atomic_load(&gpu->functions[instance]);
+    int code = gpu->driver->allow_shared(function, bytes);
+    gpu->driver->leave(&scope);
+    if (code)
+        return mmf_driver_fail(gpu->driver, code, MMF_CALL_FUNCTION_ATTRIBUTE, gpu->ordinal);
+    atomic_store_explicit(&gpu->allowed_bytes[instance], bytes, memory_order_release);
+    return MMF_OK;
+}
+
+mmf_status mmf_gpu_function(mmf_gpu *gpu, int instance, uint32_t dynamic_bytes, void *stream,
+                            void **function)
+{
+    mmf_status status = MMF_OK;
+    *function = atomic_load_explicit(&gpu->functions[instance], memory_order_acquire);
+    if (!*function) {
+        status = refuse_capture(gpu, instance, stream);
+        if (status)
+            return status;
+        pthread_mutex_lock(&gpu->loading);
+        *function = atomic_load(&gpu->functions[instance]);
+        if (!*function)
+            status = load(gpu, instance);
+        pthread_mutex_unlock(&gpu->loading);
+        *function = atomic_load(&gpu->functions[instance]);
+    }
+    if (!status && gpu->driver->allow_shared &&
+        dynamic_bytes > atomic_load_explicit(&gpu->allowed_bytes[instance], memory_order_acquire))
+        status = allow_bytes(gpu, instance, *function, dynamic_bytes);
     return status;
 }

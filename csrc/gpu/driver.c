@@ -114,6 +114,17 @@ mmf_status mmf_driver_get(mmf_device_type type, const mmf_driver **driver)
     return open_slot(s, type);
 }
 
+mmf_status mmf_driver_of(mmf_device device, const mmf_driver **driver)
+{
+    char text[24];
+    mmf_status status = mmf_driver_get(device.type, driver);
+    if (status || (device.id >= 0 && device.id < (*driver)->devices && device.id < MMF_MAX_DEVICES))
+        return status;
+    return mmf_fail(MMF_DEVICE_ERROR, "there is no device %s; %s finds %d (%s)",
+                    mmf_device_name(device, text), (*driver)->vendor, (*driver)->devices,
+                    (*driver)->path);
+}
+
 mmf_status mmf_driver_enter(const mmf_driver *driver, int ordinal, mmf_device_scope *scope)
 {
     mmf_driver_call call;

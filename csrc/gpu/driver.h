@@ -1,6 +1,6 @@
 /* The driver table: every function of a GPU vendor's driver that this library calls, found by
- * dlopen on first use. Path of a call: under devices.c, checks.c, launch.c and memory.c; nothing
- * else talks to a driver. */
+ * dlopen on first use. Path of a call: under devices.c, attempt.c and launch_plan.c; nothing else
+ * talks to a driver. */
 #ifndef MMF_GPU_DRIVER_H
 #define MMF_GPU_DRIVER_H
 
@@ -31,6 +31,7 @@ typedef struct mmf_device_facts {
     X(ENTER, "hipSetDevice", "cuCtxPushCurrent")                                                   \
     X(LOAD, "hipModuleLoadData", "cuModuleLoadData")                                               \
     X(FUNCTION, "hipModuleGetFunction", "cuModuleGetFunction")                                     \
+    X(FUNCTION_ATTRIBUTE, "hipFuncSetAttribute", "cuFuncSetAttribute")                             \
     X(LAUNCH, "hipModuleLaunchKernel", "cuLaunchKernel")                                           \
     X(CAPTURING, "hipStreamIsCapturing", "cuStreamIsCapturing")                                    \
     X(POINTER, "hipPointerGetAttributes", "cuPointerGetAttribute")                                 \
@@ -41,7 +42,8 @@ typedef struct mmf_device_facts {
     X(EVENT, "hipEventCreateWithFlags", "cuEventCreate")                                           \
     X(RECORD, "hipEventRecord", "cuEventRecord")                                                   \
     X(WAIT, "hipStreamWaitEvent", "cuStreamWaitEvent")                                             \
-    X(DESTROY, "hipEventDestroy", "cuEventDestroy")
+    X(DESTROY, "hipEventDestroy", "cuEventDestroy")                                                \
+    X(SYNCHRONIZE, "hipDeviceSynchronize", "cuCtxSynchronize")
 
 typedef enum mmf_driver_call {
 #define X(what, hip, cuda) MMF_CALL_##what,
@@ -54,6 +56,13 @@ typedef struct mmf_device_scope {
     int ordinal;
     bool entered;
 } mmf_device_scope;
+
+/* The size of one launch. Workgroups are one-dimensional. */
+typedef struct mmf_grid {
+    unsigned x, y, z, threads;
+    unsigned dynamic_bytes; /* of LDS or shared memory */
+    unsigned cluster;       /* workgroups of a cluster along x; 0: no clusters */
+} mmf_grid;
 
 enum { MMF_NOT_CAPTURING = 0 }; /* a capture status; all others mean that work is being recorded */
 
@@ -72,9 +81,6 @@ typedef struct mmf_driver {
     int (*module_load)(void **module, const void *image);
     int (*module_unload)(void *module);
     int (*module_function)(void **function, void *module, const char *symbol);
-    int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                  unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                  void *stream, void **arguments, void **extra);
     int (*stream_is_capturing)(void *stream, int *status);
     int (*exchange_capture_mode)(int *mode); /* of this thread; NULL: this driver is too old */
     int (*alloc_async)(void **memory, size_t bytes,
@@ -85,8 +91,12 @@ typedef struct mmf_driver {
     int (*event_record)(void *event, void *stream);
     int (*event_destroy)(void *event);
     int (*stream_wait_event)(void *stream, void *event, unsigned flags);
+    int (*synchronize)(void); /* the whole device: only when it has run out of memory */
 
     /* wrapped by driver_hip.c and driver_cuda.c */
+    int (*launch)(void *function, const mmf_grid *grid, void *stream, void **arguments);
+    /* Let a function be launched with so much dynamic shared memory; NULL: nothing to ask for. */
+    int (*allow_shared)(void *function, unsigned bytes);
     void (*read_version)(char version[32]);
     /* *call: which of its functions failed, if one did */
     int (*facts)(int ordinal, mmf_device_facts *facts, mmf_driver_call *call);
@@ -100,6 +110,7 @@ typedef struct mmf_driver {
         void); /* NULL, or: the driver keeps the last error for others to trip over; take it away */
 } mmf_driver;
 
+enum { MMF_OUT_OF_MEMORY = 2 };      /* an error of both drivers: ...OutOfMemory */
 enum { MMF_CAPTURE_IMPLICIT = 906 }; /* an error of both drivers: ...StreamCaptureImplicit */
 enum { MMF_CAPTURE_RELAXED = 2 }; /* hipStreamCaptureModeRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED */
 
@@ -108,6 +119,11 @@ enum { MMF_CAPTURE_RELAXED = 2 }; /* hipStreamCaptureModeRelaxed, CU_STREAM_CAPT
 /* The driver of a kind of device, loaded and initialised by the first caller. DEVICE_ERROR with the
  * reason if it cannot be used. */
 mmf_status mmf_driver_get(mmf_device_type type, const mmf_driver **driver);
+
+/* The driver of a device. DEVICE_ERROR if there is no such device. */
+mmf_status mmf_driver_of(mmf_device device, const mmf_driver **driver);
+
+enum { MMF_MAX_DEVICES = 64 }; /* of a kind; more are not there */
 
 /* Make a device current on this thread until mmf_driver.leave(). */
 mmf_status mmf_driver_enter(const mmf_driver *driver, int ordinal, mmf_device_scope *scope);

@@ -22,6 +22,27 @@ enum { POINTER_IS_MANAGED = 8, POINTER_DEVICE_ORDINAL = 9 }; /* CUpointer_attrib
 enum { INVALID_VALUE = 1, INVALID_DEVICE = 101 };            /* CUresult */
 enum { MAX_DEVICES = 64 };
 
+enum { FUNCTION_MAX_DYNAMIC_SHARED = 8 }; /* CUfunction_attribute */
+enum { LAUNCH_CLUSTER = 4 };              /* CUlaunchAttributeID */
+enum { NOT_SUPPORTED = 801 };             /* CUresult */
+
+/* CUlaunchAttribute and CUlaunchConfig */
+typedef struct launch_attribute {
+    int id;
+    char padding[4];
+    union {
+        unsigned cluster[3];
+        char bytes[64];
+    } value;
+} launch_attribute;
+
+typedef struct launch_config {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream;
+    launch_attribute *attributes;
+    unsigned count;
+} launch_config;
+
 static struct {
     int (*version)(int *version);
     int (*device)(int *device, int ordinal);
@@ -34,6 +55,11 @@ static struct {
     int (*pop)(void **context);
     int (*pointer_attribute)(void *value, int attribute, uintptr_t pointer);
     int (*stream_context)(void *stream, void **context);
+    int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                  unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                  void *stream, void **arguments, void **extra);
+    int (*launch_ex)(const launch_config *config, void *function, void **arguments, void **extra);
+    int (*function_attribute)(void *function, int attribute, int value);
     int (*error_name)(int code, const char **name);
     int (*error_string)(int code, const char **text);
 } cu;
@@ -152,6 +178,26 @@ static int stream_device(void *stream, int *ordinal)
     return code;
 }
 
+static int launch(void *function, const mmf_grid *g, void *stream, void **arguments)
+{
+    launch_attribute cluster = {.id = LAUNCH_CLUSTER, .value.cluster = {g->cluster, 1, 1}};
+    const launch_config config = {.grid = {g->x, g->y, g->z},
+                                  .block = {g->threads, 1, 1},
+                                  .shared_bytes = g->dynamic_bytes,
+                                  .stream = stream,
+                                  .attributes = &cluster,
+                                  .count = 1};
+    if (!g->cluster)
+        return cu.launch(function, g->x, g->y, g->z, g->threads, 1, 1, g->dynamic_bytes, stream,
+                         arguments, NULL);
+    return cu.launch_ex ? cu.launch_ex(&config, function, arguments, NULL) : NOT_SUPPORTED;
+}
+
+static int allow_shared(void *function, unsigned bytes)
+{
+    return cu.function_attribute(function, FUNCTION_MAX_DYNAMIC_SHARED, (int)bytes);
+}
+
 static void read_version(char version[32])
 {
     int number = 0;
@@ -188,7 +234,9 @@ static bool find_functions(mmf_driver *d, void *library, char *reason, size_t si
         {"cuModuleLoadData", &d->module_load, false},
         {"cuModuleUnload", &d->module_unload, false},
         {"cuModuleGetFunction", &d->module_function, false},
-        {"cuLaunchKernel", &d->launch, false},
+        {"cuLaunchKernel", &cu.launch, false},
+        {"cuLaunchKernelEx", &cu.launch_ex, true},
+        {"cuFuncSetAttribute", &cu.function_attribute, true},
         {"cuStreamIsCapturing", &d->stream_is_capturing, false},
         {"cuThreadExchangeStreamCaptureMode", &d->exchange_capture_mode, true},
         {"cuMemAllocAsync", &d->alloc_async, true},
@@ -198,6 +246,7 @@ static bool find_functions(mmf_driver *d, void *library, char *reason, size_t si
         {"cuEventRecord", &d->event_record, false},
         {"cuEventDestroy_v2", &d->event_destroy, false},
         {"cuStreamWaitEvent", &d->stream_wait_event, false},
+        {"cuCtxSynchronize", &d->synchronize, false},
     };
     return mmf_library_symbols(library, symbols, sizeof symbols / sizeof *symbols, reason, size);
 }
@@ -220,6 +269,8 @@ bool mmf_driver_cuda_open(mmf_driver *d, char *reason, size_t size)
         return false;
     }
     d->vendor = "CUDA";
+    d->launch = launch;
+    d->allow_shared = cu.function_attribute ? allow_shared : NULL;
     d->read_version = read_version;
     d->facts = facts;
     d->enter = enter;

@@ -31,6 +31,8 @@ typedef struct pointer_attributes { /* hipPointerAttribute_t; the values of type
     char room[64];
 } pointer_attributes;
 
+enum { NOT_SUPPORTED = 801 }; /* hipErrorNotSupported */
+
 static struct {
     int (*runtime_version)(int *version);
     int (*get_device)(int *ordinal);
@@ -41,6 +43,9 @@ static struct {
     int (*properties)(void *properties, int ordinal);
     int (*pointer_attributes)(pointer_attributes *attributes, const void *pointer);
     int (*stream_device)(void *stream, int *ordinal);
+    int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                  unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                  void *stream, void **arguments, void **extra);
     int (*last_error)(void);
     const char *(*error_name)(int code);
     const char *(*error_string)(int code);
@@ -161,6 +166,14 @@ static void error_text(int code, const char **name, const char **text)
     *text = hip.error_string(code);
 }
 
+static int launch(void *function, const mmf_grid *g, void *stream, void **arguments)
+{
+    if (g->cluster)
+        return NOT_SUPPORTED;
+    return hip.launch(function, g->x, g->y, g->z, g->threads, 1, 1, g->dynamic_bytes, stream,
+                      arguments, NULL);
+}
+
 static void *find_library(mmf_driver *d, char *reason, size_t size)
 {
     static const char *const names[] = {"libamdhip64.so",
@@ -201,7 +214,7 @@ static bool find_functions(mmf_driver *d, void *library, char *reason, size_t si
         {"hipModuleLoadData", &d->module_load, false},
         {"hipModuleUnload", &d->module_unload, false},
         {"hipModuleGetFunction", &d->module_function, false},
-        {"hipModuleLaunchKernel", &d->launch, false},
+        {"hipModuleLaunchKernel", &hip.launch, false},
         {"hipStreamIsCapturing", &d->stream_is_capturing, false},
         {"hipThreadExchangeStreamCaptureMode", &d->exchange_capture_mode, true},
         {"hipMallocAsync", &d->alloc_async, true},
@@ -211,6 +224,7 @@ static bool find_functions(mmf_driver *d, void *library, char *reason, size_t si
         {"hipEventRecord", &d->event_record, false},
         {"hipEventDestroy", &d->event_destroy, false},
         {"hipStreamWaitEvent", &d->stream_wait_event, false},
+        {"hipDeviceSynchronize", &d->synchronize, false},
     };
     return mmf_library_symbols(library, symbols, sizeof symbols / sizeof *symbols, reason, size);
 }
@@ -229,6 +243,7 @@ bool mmf_driver_hip_open(mmf_driver *d, char *reason, size_t size)
         return false;
     }
     d->vendor = "HIP";
+    d->launch = launch;
     d->read_version = read_version;
     d->facts = facts;
     d->enter = enter;

@@ -2,7 +2,6 @@
  * code for. Path of a call: the first one on such a GPU; takes seconds. */
 #include "gpu/devices.h"
 #include "gpu/library.h"
-#include "gpu/objects.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +89,7 @@ mmf_status mmf_hiprtc_compile(const mmf_gpu *gpu, int instance, char **code)
     if (status)
         return status;
     snprintf(target, sizeof target, "--offload-arch=%s", gpu->facts.arch);
-    snprintf(kernel, sizeof kernel, "-DMMF_KERNEL=%s", mmf_gpu_instances[instance].name);
+    snprintf(kernel, sizeof kernel, "-DMMF_KERNEL=%s", mmf_gpu_kernels[instance].name);
     const char *options[] = {target, "-O3", "-DMMF_HIPRTC=1", kernel};
     int failed = rtc.create(&program, mmf_device_source_simt, "gemm_simt.hip", 0, NULL, NULL);
     if (!failed)

@@ -1,15 +1,16 @@
-/* The host's view of kernels/kernels.def: one entry per instance of a kernel. Path of a call: the
- * rows choose one, the launch reads its sizes. */
+/* The host's view of kernels/common/kernels.def: every GPU kernel of this build as the plan sees
+ * it, and what only gpu/ wants to know of it. Path of a call: the plan chooses one, the launch
+ * reads its sizes. */
 #ifndef MMF_GPU_INSTANCES_H
 #define MMF_GPU_INSTANCES_H
 
-#include "problem/tensor.h"
+#include "problem/kernel.h"
 
 enum { /* index of an instance */
 #define MMF_GPU_KERNEL(name, family, operands, tile_m, tile_n, tile_k, threads, lds, layout,       \
                        targets)                                                                    \
     MMF_GPU_##name,
-#include "gpu/kernels/kernels.def"
+#include "gpu/kernels/common/kernels.def"
 #undef MMF_GPU_KERNEL
        MMF_GPU_INSTANCES
 };
@@ -23,15 +24,21 @@ typedef enum mmf_gpu_layout {
     MMF_GPU_LAYOUT_TT, /* A: m, B: k */
 } mmf_gpu_layout;
 
+extern const char *const mmf_gpu_layout_names[]; /* "NN" */
+
 typedef struct mmf_gpu_instance {
-    const char *name; /* of the kernel and of its object */
-    const char *family;
-    mmf_dtype operands;
     mmf_gpu_layout layout;
-    int tile_m, tile_n, tile_k; /* tile_n counts columns of z */
-    int threads;
+    int threads;         /* of a workgroup */
+    int lds;             /* bytes of LDS or shared memory, all static */
+    const char *targets; /* as kernels.def has them: "ALL", "GFX942 | GFX950" */
 } mmf_gpu_instance;
 
+extern const mmf_kernel mmf_gpu_kernels[MMF_GPU_INSTANCES];
 extern const mmf_gpu_instance mmf_gpu_instances[MMF_GPU_INSTANCES];
+
+/* --- the families, one file each --- */
+
+extern const mmf_family mmf_gpu_simt; /* any layout, any dtype, any GPU */
+extern const mmf_family mmf_gpu_mfma; /* matrix cores of gfx942 and gfx950; float16, bfloat16 */
 
 #endif

@@ -1,24 +1,13 @@
-/* Stream-ordered memory with an event that says when it is ready. It is freed on the default stream
- * behind that event, because the stream that it was made on may be gone by then. Path of a call:
- * results for unknown libraries. */
+/* Stream-ordered memory with an event that says when it is ready. It is freed behind that event, on
+ * the default stream, because the stream that it was made on may be gone by then. Memory that a
+ * consumer reads on a stream of its own is freed on that stream when it is next seen alive.
+ * Path of a call: results for unknown libraries. */
 #include "gpu/memory.h"
 
+#include "gpu/attempt.h"
 #include "gpu/devices.h"
 
 #include <stdlib.h>
-
-/* Is the stream being captured? Of the default stream that cannot be asked while a stream that
- * blocks it is: nothing may be put on it then either. */
-static bool is_captured(mmf_attempt *a, void *stream)
-{
-    int capturing = MMF_NOT_CAPTURING;
-    int code = a->driver->stream_is_capturing(stream, &capturing);
-    bool implicit = code == MMF_CAPTURE_IMPLICIT;
-    mmf_attempt_note(a, implicit ? 0 : code, MMF_CALL_CAPTURING);
-    if (implicit && a->driver->forget_error)
-        a->driver->forget_error();
-    return implicit || capturing != MMF_NOT_CAPTURING;
-}
 
 /* Memory that could not be given back at once. */
 typedef struct postponed {
@@ -27,8 +16,6 @@ typedef struct postponed {
 } postponed;
 
 static _Atomic(postponed *) waiting;
-
-static void free_waiting(void);
 
 static mmf_status check_pools(mmf_device device)
 {
@@ -41,13 +28,14 @@ static mmf_status check_pools(mmf_device device)
                     mmf_device_name(device, text));
 }
 
-mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, mmf_device_memory *memory)
+mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, mmf_device_memory *memory,
+                         bool *full)
 {
     mmf_attempt a;
     int capturing = MMF_NOT_CAPTURING;
     *memory = (mmf_device_memory){.device = device};
-    if (atomic_load_explicit(&waiting, memory_order_relaxed))
-        free_waiting();
+    *full = false;
+    mmf_gpu_stream_seen(device, stream);
     mmf_status status = bytes ? check_pools(device) : MMF_OK;
     if (!status)
         status = mmf_attempt_begin(device, &a);
@@ -65,6 +53,7 @@ mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, mmf_devi
                          MMF_CALL_EVENT)) {
         if (bytes)
             mmf_attempt_note(&a, driver->alloc_async(&memory->data, bytes, stream), MMF_CALL_ALLOC);
+        *full = a.code == MMF_OUT_OF_MEMORY;
         if (!a.code)
             mmf_attempt_note(&a, driver->event_record(memory->ready, stream), MMF_CALL_RECORD);
         if (a.code) { /* the first error is the one to tell */
@@ -83,6 +72,7 @@ static mmf_status order(const mmf_device_memory *memory, void *stream, bool used
 {
     mmf_attempt a;
     int capturing = MMF_NOT_CAPTURING;
+    mmf_gpu_stream_seen(memory->device, stream);
     mmf_status status = mmf_attempt_begin(memory->device, &a);
     if (status)
         return status;
@@ -107,14 +97,42 @@ mmf_status mmf_gpu_used(mmf_device_memory *memory, void *stream)
     return status;
 }
 
+/* A stream of a consumer. CUDA's per-thread stream is another one on each thread; the default one
+ * stands for it, which waits for all of them. */
+typedef struct mmf_reader {
+    struct mmf_reader *next;
+    void *stream;
+} mmf_reader;
+
+enum { CUDA_PER_THREAD = 2 };
+
+mmf_status mmf_gpu_lend(mmf_device_memory *memory, void *stream)
+{
+    bool per_thread = memory->device.type == MMF_CUDA && (uintptr_t)stream == CUDA_PER_THREAD;
+    void *reads = per_thread ? NULL : stream;
+    mmf_reader *reader = memory->readers;
+    while (reader && reader->stream != reads)
+        reader = reader->next;
+    if (!reader) {
+        reader = malloc(sizeof *reader);
+        if (!reader)
+            return mmf_fail(MMF_NO_MEMORY, "no memory to keep a consumer's stream");
+        *reader = (mmf_reader){memory->readers, reads};
+        memory->readers = reader;
+    }
+    return mmf_gpu_wait(memory, stream);
+}
+
 mmf_status mmf_gpu_order(mmf_device device, void *before, void *after)
 {
     mmf_attempt a;
     mmf_device_memory mark = {.device = device};
+    mmf_gpu_stream_seen(device, before);
+    mmf_gpu_stream_seen(device, after);
     mmf_status status = mmf_attempt_begin(device, &a);
     if (status)
         return status;
-    bool captured = is_captured(&a, before) || is_captured(&a, after);
+    bool captured = mmf_attempt_in_capture(&a, before) || mmf_attempt_in_capture(&a, after);
     if (!captured && !a.code &&
         mmf_attempt_note(&a, a.driver->event_create(&mark.ready, MMF_EVENT_DISABLE_TIMING),
                          MMF_CALL_EVENT)) {
@@ -144,51 +162,145 @@ mmf_status mmf_gpu_copy(mmf_device_memory *to, mmf_device_memory *from, size_t b
     return status ? status : second;
 }
 
-/* On the default stream, behind the last use. False while a stream that blocks it is being
- * captured: the capture would be lost. */
-static bool free_now(const mmf_device_memory *memory)
+/* May the reader's stream be touched? */
+static bool exists(const mmf_reader *reader, const void *alive)
+{
+    return !reader->stream || reader->stream == alive;
+}
+
+static void forget_reader(mmf_reader **reader)
+{
+    mmf_reader *done = *reader;
+    *reader = done->next;
+    free(done);
+}
+
+/* Free the memory on a stream, behind its last use. False while that would break a capture. */
+static bool free_on(mmf_attempt *a, const mmf_device_memory *memory, void *stream)
+{
+    if (mmf_attempt_in_capture(a, stream) || a->code)
+        return false;
+    if (memory->data &&
+        mmf_attempt_note(a, a->driver->stream_wait_event(stream, memory->ready, 0), MMF_CALL_WAIT))
+        mmf_attempt_note(a, a->driver->free_async(memory->data, stream), MMF_CALL_FREE);
+    mmf_attempt_note(a, a->driver->event_destroy(memory->ready), MMF_CALL_DESTROY);
+    return true;
+}
+
+/* The memory is ready only when the reader's stream has come this far. False while the stream is
+ * being captured. */
+static bool wait_for_reader(mmf_attempt *a, const mmf_device_memory *memory, void *stream)
+{
+    if (mmf_attempt_in_capture(a, stream) || a->code)
+        return false;
+    return mmf_attempt_note(a, a->driver->stream_wait_event(stream, memory->ready, 0),
+                            MMF_CALL_WAIT) &&
+           mmf_attempt_note(a, a->driver->event_record(memory->ready, stream), MMF_CALL_RECORD);
+}
+
+/* Give memory back behind its readers. `alive` exists, as the default stream does; other readers'
+ * streams may not be touched. False while one of those is left, or a capture would be lost. */
+static bool free_now(mmf_device_memory *memory, void *alive)
 {
     mmf_attempt a;
+    void *last = NULL;
+    bool left = false;
+    const mmf_reader *known = memory->readers;
+    while (known && !exists(known, alive))
+        known = known->next;
+    if (memory->readers && !known)
+        return false;
     if (mmf_attempt_begin(memory->device, &a))
         return true; /* after a fork, for one: the parent's memory */
-    bool may = !is_captured(&a, NULL) && !a.code;
-    if (may && memory->data &&
-        mmf_attempt_note(&a, a.driver->stream_wait_event(NULL, memory->ready, 0), MMF_CALL_WAIT))
-        mmf_attempt_note(&a, a.driver->free_async(memory->data, NULL), MMF_CALL_FREE);
-    if (may)
-        mmf_attempt_note(&a, a.driver->event_destroy(memory->ready), MMF_CALL_DESTROY);
-    mmf_attempt_end(&a); /* nobody is there to take an error; it is cleared */
-    return may;
-}
-
-/* Take the list, free what can be freed, put the rest back. */
-static void free_waiting(void)
-{
-    postponed *list = atomic_exchange(&waiting, NULL);
-    while (list) {
-        postponed *item = list;
-        list = item->next;
-        if (free_now(&item->memory)) {
-            free(item);
-            continue;
+    for (mmf_reader **reader = &memory->readers; *reader && !a.code;) {
+        if (memory->readers->next == NULL && exists(memory->readers, alive)) {
+            last = memory->readers->stream; /* its own order will do */
+            break;
         }
-        item->next = atomic_load(&waiting);
-        while (!atomic_compare_exchange_weak(&waiting, &item->next, item))
-            ;
+        if (exists(*reader, alive) && wait_for_reader(&a, memory, (*reader)->stream)) {
+            forget_reader(reader);
+        } else {
+            left = true;
+            reader = &(*reader)->next;
+        }
     }
+    left = left || !free_on(&a, memory, last);
+    mmf_attempt_end(&a); /* nobody is there to take an error; it is cleared */
+    return !left;
 }
 
-void mmf_gpu_free(const mmf_device_memory *memory)
+static void postpone(postponed *item)
 {
-    if (atomic_load_explicit(&waiting, memory_order_relaxed))
-        free_waiting();
-    if (memory->in_doubt || free_now(memory))
-        return;
-    postponed *item = malloc(sizeof *item);
-    if (!item) /* lost, rather than the capture */
-        return;
-    item->memory = *memory;
     item->next = atomic_load(&waiting);
     while (!atomic_compare_exchange_weak(&waiting, &item->next, item))
         ;
+}
+
+static void drop_readers(mmf_device_memory *memory)
+{
+    while (memory->readers)
+        forget_reader(&memory->readers);
+}
+
+/* Free of a list what can be freed, and let the rest wait on. idle: all work that was on the device
+ * when the list was taken is done. */
+static void free_list(postponed *list, mmf_device device, void *alive, bool idle)
+{
+    while (list) {
+        postponed *item = list;
+        mmf_device_memory *memory = &item->memory;
+        bool here = memory->device.type == device.type && memory->device.id == device.id;
+        list = item->next;
+        if (here && idle && memory->readers) { /* all are done: any stream will do */
+            while (memory->readers->next)
+                forget_reader(&memory->readers->next);
+            memory->readers->stream = alive;
+        }
+        if (!free_now(memory, here ? alive : NULL)) {
+            postpone(item);
+            continue;
+        }
+        drop_readers(memory);
+        free(item);
+    }
+}
+
+void mmf_gpu_stream_seen(mmf_device device, void *stream)
+{
+    if (atomic_load_explicit(&waiting, memory_order_relaxed))
+        free_list(atomic_exchange(&waiting, NULL), device, stream, false);
+}
+
+bool mmf_gpu_drain(mmf_device device, void *stream)
+{
+    mmf_attempt a;
+    int mode = MMF_CAPTURE_RELAXED; /* what other threads capture is to stay whole */
+    if (!atomic_load(&waiting) || mmf_attempt_begin(device, &a))
+        return false;
+    postponed *list = atomic_exchange(&waiting, NULL);
+    int (*exchange)(int *) = a.driver->exchange_capture_mode;
+    if (!exchange || mmf_attempt_note(&a, exchange(&mode), MMF_CALL_CAPTURING)) {
+        mmf_attempt_note(&a, a.driver->synchronize(), MMF_CALL_SYNCHRONIZE);
+        if (exchange)
+            mmf_attempt_note(&a, exchange(&mode), MMF_CALL_CAPTURING);
+    }
+    bool idle = mmf_attempt_end(&a) == MMF_OK;
+    free_list(list, device, stream, idle);
+    return idle;
+}
+
+void mmf_gpu_free(mmf_device_memory *memory)
+{
+    mmf_gpu_stream_seen(memory->device, NULL);
+    if (memory->in_doubt || free_now(memory, NULL)) {
+        drop_readers(memory);
+        return;
+    }
+    postponed *item = malloc(sizeof *item);
+    if (!item) { /* lost, rather than the capture or a reader's data */
+        drop_readers(memory);
+        return;
+    }
+    item->memory = *memory;
+    postpone(item);
 }

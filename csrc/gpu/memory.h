@@ -8,14 +8,29 @@
 
 #include <stddef.h>
 
-/* Stream-ordered memory, usable on stream at once. Refused while the stream is being captured. */
-mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, mmf_device_memory *memory);
+/* Memory on a GPU that this library allocated. */
+typedef struct mmf_device_memory {
+    mmf_device device;
+    void *data;    /* NULL: of size 0 */
+    void *ready;   /* event of the driver: the last use of the memory that is known */
+    bool in_doubt; /* the driver took no note of a use: the memory is never given back */
+    struct mmf_reader *readers; /* streams of consumers, whose uses are not known */
+} mmf_device_memory;
+
+/* Stream-ordered memory, usable on stream at once. Refused while the stream is being captured.
+ * *full: the device had no memory left; mmf_gpu_drain() may make room. */
+mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, mmf_device_memory *memory,
+                         bool *full);
 
 /* Let stream wait until the memory is ready. */
 mmf_status mmf_gpu_wait(const mmf_device_memory *memory, void *stream);
 
 /* What was put on stream uses the memory: until it is done, the memory is not ready. */
 mmf_status mmf_gpu_used(mmf_device_memory *memory, void *stream);
+
+/* A consumer works on the memory on this stream from now on, and says nothing when it is done: the
+ * stream waits until the memory is ready, and the memory is given back behind the stream's work. */
+mmf_status mmf_gpu_lend(mmf_device_memory *memory, void *stream);
 
 /* Let one stream wait for what is on another now; not if either is being captured. */
 mmf_status mmf_gpu_order(mmf_device device, void *before, void *after);
@@ -24,7 +39,16 @@ mmf_status mmf_gpu_order(mmf_device device, void *before, void *after);
 mmf_status mmf_gpu_copy(mmf_device_memory *to, mmf_device_memory *from, size_t bytes, void *stream);
 
 /* Give it back. Nobody is there to take an error: a driver that refuses keeps the memory, and so
- * does one that took no note of a use. */
-void mmf_gpu_free(const mmf_device_memory *memory);
+ * does one that took no note of a use. Memory that was lent stays until its consumer's stream is
+ * seen again: the consumer owns that stream and may have destroyed it by now, so it may not be
+ * touched before. */
+void mmf_gpu_free(mmf_device_memory *memory);
+
+/* A caller works on this stream now, so it exists: give back what waited for it. */
+void mmf_gpu_stream_seen(mmf_device device, void *stream);
+
+/* Wait for the device and give back, on stream, all that waits for streams there. False if nothing
+ * did. */
+bool mmf_gpu_drain(mmf_device device, void *stream);
 
 #endif

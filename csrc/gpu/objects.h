@@ -6,7 +6,7 @@
 
 typedef struct mmf_device_object {
     const char *arch;                 /* "gfx942", "sm_90a" */
-    const char *file;                 /* of kernels.def: "gemm_simt_f32" */
+    const char *file;                 /* of kernels.def: "gemm_simt_64x64x16_f32_any" */
     const unsigned char *begin, *end; /* PTX: with its NUL */
 } mmf_device_object;
 

@@ -1,5 +1,5 @@
-/* Back ends by device; prepacked layouts so far on the CPU only. Path of a call: off it; prepack,
- * info and set_num_threads. */
+/* Back ends by device; prepacked layouts so far on the CPU only. Not on the path of a call:
+ * prepack, info and set_num_threads. */
 #include "plan/backends.h"
 
 #include "cpu/pool.h"

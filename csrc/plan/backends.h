@@ -4,9 +4,9 @@
 #ifndef MMF_BACKENDS_H
 #define MMF_BACKENDS_H
 
-#include "gpu/checks.h"
-#include "gpu/facts.h"
+#include "gpu/describe.h"
 #include "gpu/memory.h"
+#include "gpu/preflight.h"
 #include "problem/problem.h"
 
 /* The id of a prepacked layout by name ("auto": the device's best), or VALUE_ERROR /

@@ -1,12 +1,11 @@
-/* Calls that came before, by what was asked: a call that differs from one of them in its pointers
- * alone takes over problem and plan. Path of a call: after the import, instead of problem/ and
- * plan/. */
+/* The plan cache: calls that differ in their addresses alone share a checked problem and a plan.
+ * Path of a call: after the import, instead of problem/ and plan/. */
 #ifndef MMF_PLAN_CACHE_H
 #define MMF_PLAN_CACHE_H
 
 #include "plan/plan.h"
 
-/* What a call does. */
+/* What a call does. Immutable once it is complete. */
 typedef struct mmf_prepared {
     mmf_problem problem;
     mmf_tensor result; /* of mmf_problem_make(): out, or what is to be allocated */
@@ -15,26 +14,27 @@ typedef struct mmf_prepared {
 
 enum { MMF_CACHE_SLOTS = 64 };
 
-/* All zeros: empty. The caller serialises; an entry is used by one call at a time, also where that
- * lets other threads go on while it computes. Fork: what another thread is using stays in use in
- * the child and is not found there. */
+/* All zeros: empty. The caller serialises; several calls may use an entry at a time, also where
+ * that lets other threads go on while they compute. Fork: what another thread is using stays in use
+ * in the child, which never replaces it. */
 typedef struct mmf_plan_cache {
-    struct mmf_known *slots[MMF_CACHE_SLOTS];
-    uint64_t seen[MMF_CACHE_SLOTS]; /* what was asked last that had no entry */
+    struct mmf_cache_entry *slots[MMF_CACHE_SLOTS];
+    uint64_t seen[MMF_CACHE_SLOTS]; /* hash of the latest request that had no entry */
 } mmf_plan_cache;
 
-/* Find a call on the CPU like this one, with its pointers set (MMF_OUT if out is given); until
- * mmf_known_release() it is the caller's. *known is NULL where there is none. VALUE_ERROR: an
+/* Find a call like this one; *buffers gets all addresses but those of a new result and the stream.
+ * The entry stays until mmf_cache_release(). *entry is NULL where there is none. VALUE_ERROR: an
  * output shares memory with an operand. */
-mmf_status mmf_plan_recall(mmf_plan_cache *cache, const mmf_request *request,
-                           struct mmf_known **known);
-mmf_prepared *mmf_known_call(struct mmf_known *known);
-void mmf_known_release(struct mmf_known *known);
+mmf_status mmf_cache_find(mmf_plan_cache *cache, const mmf_request *request, mmf_buffers *buffers,
+                          struct mmf_cache_entry **entry);
+const mmf_prepared *mmf_cache_prepared(const struct mmf_cache_entry *entry);
+void mmf_cache_release(struct mmf_cache_entry *entry);
 
-/* Keep a call on the CPU that was prepared without the cache, when it is asked for again. */
-void mmf_plan_remember(mmf_plan_cache *cache, const mmf_request *request,
-                       const mmf_prepared *prepared);
+/* Keep a call that was prepared without the cache, when it is made for the second time. buffers are
+ * its addresses. */
+void mmf_cache_keep(mmf_plan_cache *cache, const mmf_request *request, const mmf_buffers *buffers,
+                    const mmf_prepared *prepared);
 
-void mmf_plan_cache_clear(mmf_plan_cache *cache);
+void mmf_cache_clear(mmf_plan_cache *cache);
 
 #endif

@@ -1,5 +1,6 @@
-/* The cost model: a roofline with the figures of the kernel's row. What explain() calls "modelled".
- * Path of a call: off it; explain. */
+/* The cost model: a roofline with the figures of the kernel's family, of whole tiles on a GPU, at
+ * least one wave of them. Path of a call: the choice among kernels compares them by it; explain
+ * shows it. */
 #include "plan/plan.h"
 
 #include "plan/backends.h"
@@ -13,12 +14,17 @@ typedef struct device_cost {
 
 static const device_cost host = {0.2e-6, 15e9, 100e9}, gpu = {5e-6, 20e9, 4000e9};
 
+static double batches_of(const mmf_problem *p)
+{
+    double batches = 1;
+    for (int b = 0; b < p->batch_ndim; b++)
+        batches *= (double)p->batch_shape[b];
+    return batches;
+}
+
 double mmf_plan_outputs(const mmf_problem *p)
 {
-    double outputs = (double)p->m * (double)p->n;
-    for (int b = 0; b < p->batch_ndim; b++)
-        outputs *= (double)p->batch_shape[b];
-    return outputs;
+    return (double)p->m * (double)p->n * batches_of(p);
 }
 
 double mmf_plan_flops(const mmf_problem *p)
@@ -27,14 +33,16 @@ double mmf_plan_flops(const mmf_problem *p)
 }
 
 /* Bytes of the operand's distinct elements. */
-static double operand_bytes(const mmf_problem *p, mmf_operand operand, int64_t rows,
-                            int64_t columns)
+static double operand_bytes(const mmf_problem *p, int operand)
 {
+    const mmf_axes axes = (mmf_axes)mmf_operands[operand].axes;
+    const int64_t rows = axes == MMF_AXES_KN ? p->k : p->m;
+    const int64_t columns = axes == MMF_AXES_MK ? p->k : p->n;
     if (p->dtype[operand] == MMF_ABSENT)
         return 0;
     double bytes = mmf_dtypes[p->dtype[operand]].size;
     const mmf_strides *s = &p->strides[operand];
-    bool dense = p->packed && (operand == MMF_B || operand == MMF_B_UP);
+    bool dense = p->packed && axes == MMF_AXES_KN;
     bytes *= dense || s->row ? (double)rows : 1;
     bytes *= dense || s->col ? (double)columns : 1;
     for (int b = 0; b < p->batch_ndim; b++)
@@ -42,22 +50,46 @@ static double operand_bytes(const mmf_problem *p, mmf_operand operand, int64_t r
     return bytes;
 }
 
-double mmf_plan_seconds(const mmf_problem *p, const mmf_plan *plan)
+double mmf_plan_bytes(const mmf_problem *p)
 {
-    const mmf_kernel_row *row = plan->row;
     double bytes = 0;
-    for (int i = 0; i < MMF_OPERANDS; i++) {
-        bool is_b = i == MMF_B || i == MMF_B_UP;
-        bytes += operand_bytes(p, (mmf_operand)i, is_b ? p->k : p->m, i == MMF_A ? p->k : p->n);
-    }
-    bool on_host = p->device.type == MMF_CPU;
-    const device_cost *device = on_host ? &host : &gpu;
-    double units = on_host ? plan->config.threads : mmf_device_units(p->device);
-    double gflops =
-        mmf_problem_accumulator(p) == MMF_FLOAT64 ? row->gflops_double : row->gflops_float;
-    double bandwidth = device->bytes_per_second * units;
-    double compute = mmf_plan_flops(p) / (gflops * 1e9 * units);
-    double memory =
+    for (int i = 0; i < MMF_OPERANDS; i++)
+        bytes += operand_bytes(p, i);
+    return bytes;
+}
+
+double mmf_plan_units(mmf_device device)
+{
+    return device.type == MMF_CPU ? 1 : mmf_device_units(device);
+}
+
+static double count_blocks(int64_t length, double block)
+{
+    const double blocks = (double)length / block;
+    return blocks <= 1 ? 1 : (double)(int64_t)blocks + ((double)(int64_t)blocks < blocks);
+}
+
+/* Operations that a unit is busy with: of a GPU those of whole tiles, one at least. */
+static double unit_flops(const mmf_problem *p, const mmf_kernel *kernel, double units)
+{
+    if (p->device.type == MMF_CPU || units <= 0)
+        return mmf_plan_flops(p) / units;
+    const int streams = mmf_problem_gated(p) ? 2 : 1;
+    const double tiles = count_blocks(p->m, kernel->tile_m) *
+                         count_blocks(p->n * streams, kernel->tile_n) * batches_of(p);
+    const double waves = tiles <= units ? 1 : tiles / units;
+    return waves * 2 * kernel->tile_m * kernel->tile_n * (double)p->k;
+}
+
+double mmf_plan_seconds(const mmf_problem *p, const mmf_kernel *kernel, double units, double bytes)
+{
+    const mmf_family *family = kernel->family;
+    const device_cost *device = p->device.type == MMF_CPU ? &host : &gpu;
+    const double gflops =
+        mmf_problem_accumulator(p) == MMF_FLOAT64 ? family->gflops_double : family->gflops_float;
+    const double bandwidth = device->bytes_per_second * units;
+    const double compute = unit_flops(p, kernel, units) / (gflops * 1e9);
+    const double memory =
         bytes /
         (bandwidth < device->bytes_per_second_limit ? bandwidth : device->bytes_per_second_limit);
     return device->call_seconds + (compute > memory ? compute : memory);

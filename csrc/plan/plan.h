@@ -2,31 +2,35 @@
 #ifndef MMF_PLAN_H
 #define MMF_PLAN_H
 
-#include "problem/kernel_row.h"
+#include "plan/kernels.h"
 
 typedef struct mmf_plan {
-    const mmf_kernel_row *row;
+    const mmf_kernel *kernel;
     mmf_config config;
 } mmf_plan;
 
 /* Take MATMUL_FUSED_KERNEL and MATMUL_FUSED_DISABLE over, once, at import. */
 void mmf_plan_read_environment(void);
 
-/* The ordered list, best first; NULL past the end. */
-const mmf_kernel_row *mmf_kernel_list(int index);
+/* True if a kernel takes the problem; else false and the reason: what it does not implement, its
+ * own, or that it is disabled or not a forced one. */
+bool mmf_plan_accepts(int kernel, const mmf_problem *problem, char *reason);
 
-/* Is row number index one of GPUs? */
-bool mmf_kernel_list_is_gpu(int index);
-
-/* True if the row takes the problem; else false and the reason: its own, or that it is disabled or
- * not the forced one. */
-bool mmf_plan_accepts(const mmf_kernel_row *row, const mmf_problem *problem, char *reason);
-
-/* The first row that accepts, configured. None: NOT_IMPLEMENTED with the reasons of every row. */
+/* The kernel of the best score among those that accept (of equals the first), configured. None:
+ * NOT_IMPLEMENTED with the reasons of all. */
 mmf_status mmf_plan_choose(const mmf_problem *problem, mmf_plan *plan);
 
-/* Seconds that the cost model predicts: a model, not a measurement. */
-double mmf_plan_seconds(const mmf_problem *problem, const mmf_plan *plan);
+/* Bytes of the distinct elements of all operands. */
+double mmf_plan_bytes(const mmf_problem *problem);
+
+/* Seconds that the cost model predicts for a kernel on so many threads or compute units; bytes are
+ * mmf_plan_bytes(): a model, not a measurement. */
+double mmf_plan_seconds(const mmf_problem *problem, const mmf_kernel *kernel, double units,
+                        double bytes);
+
+/* The units that kernels are compared for: one thread of the CPU, all units of a GPU. Nothing that
+ * may change between two calls: equal calls get equal kernels, and equal bits. */
+double mmf_plan_units(mmf_device device);
 
 /* Floating point operations of the products. */
 double mmf_plan_flops(const mmf_problem *problem);
@@ -34,11 +38,13 @@ double mmf_plan_flops(const mmf_problem *problem);
 /* Elements of the result. */
 double mmf_plan_outputs(const mmf_problem *problem);
 
-/* Let only the row called name run on this thread (NULL: any). *previous gets the row forced
- * before, or NULL. */
-mmf_status mmf_plan_force(const char *name, const char **previous);
+/* Let only the named kernels, instances or families separated by commas, run on this thread (NULL:
+ * any). A device for which none is named is unaffected; "general_epilogue" among the names lets
+ * those of GPUs end in that. *previous gets the set forced before, which
+ * may be empty. */
+mmf_status mmf_plan_force(const char *names, mmf_kernel_set *previous);
 
-/* The row that is forced on this thread, or NULL. */
-const mmf_kernel_row *mmf_plan_forced(void);
+/* The set that is forced on this thread, empty if none is. */
+const mmf_kernel_set *mmf_plan_forced(void);
 
 #endif

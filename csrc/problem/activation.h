@@ -16,12 +16,14 @@ typedef enum mmf_activation {
     MMF_ACT_COUNT
 } mmf_activation;
 
+#define MMF_MAX_PARAMETERS 4 /* of an activation */
+
 typedef struct mmf_activation_row {
     const char *name;
     mmf_activation id;
     bool gated;
     int parameters;
-    double defaults[2];
+    double defaults[MMF_MAX_PARAMETERS];
 } mmf_activation_row;
 
 extern const mmf_activation_row mmf_activations[]; /* aliases included */

@@ -13,38 +13,31 @@ static const char *dtype_name(mmf_dtype dtype)
 
 const char *mmf_operand_name(const mmf_request *r, mmf_operand operand)
 {
-    static const char *const names[MMF_OPERANDS] = {
-        [MMF_A] = "A",
-        [MMF_B] = "B",
-        [MMF_B_UP] = "B[1]",
-        [MMF_BIAS] = "bias",
-        [MMF_BIAS_UP] = "bias[1]",
-        [MMF_C] = "C",
-        [MMF_MULTIPLY] = "multiply",
-        [MMF_PREACTIVATION] = "preactivation",
-        [MMF_OUT] = "out",
-    };
-    if (operand == MMF_B && r->b_up)
-        return "B[0]";
-    return operand == MMF_BIAS && r->bias_up ? "bias[0]" : names[operand];
+    bool pair = mmf_operands[operand].stream == MMF_STREAM_GATE && r->operand[operand + 1];
+    if (!pair)
+        return mmf_operands[operand].name;
+    return operand == MMF_B ? "B[0]" : "bias[0]";
 }
 
 static mmf_status check_out_dtype(const mmf_request *r, mmf_dtype *result)
 {
-    if (r->out && r->out_dtype != MMF_ABSENT && r->out->dtype != r->out_dtype)
+    const mmf_tensor *out = r->operand[MMF_OUT];
+    const mmf_dtype given = (mmf_dtype)r->terms.out_dtype;
+    if (out && given != MMF_ABSENT && out->dtype != given)
         return mmf_fail(MMF_VALUE_ERROR,
                         "out has dtype %s but out_dtype is %s; drop out_dtype or pass another out",
-                        dtype_name(r->out->dtype), dtype_name(r->out_dtype));
-    *result = r->out ? r->out->dtype : r->out_dtype != MMF_ABSENT ? r->out_dtype : r->a->dtype;
+                        dtype_name(out->dtype), dtype_name(given));
+    *result = out ? out->dtype : given != MMF_ABSENT ? given : r->operand[MMF_A]->dtype;
     return MMF_OK;
 }
 
 static mmf_status check_dtype(const mmf_request *r, mmf_operand operand, mmf_dtype result)
 {
-    mmf_dtype dtype = r->operand[operand]->dtype, a = r->a->dtype;
-    if (dtype == a || operand == MMF_PREACTIVATION || operand == MMF_OUT)
+    const mmf_dtype_rule rule = (mmf_dtype_rule)mmf_operands[operand].dtypes;
+    mmf_dtype dtype = r->operand[operand]->dtype, a = r->operand[MMF_A]->dtype;
+    if (dtype == a || rule == MMF_DTYPES_ANY)
         return MMF_OK;
-    if (operand == MMF_B || operand == MMF_B_UP)
+    if (rule == MMF_DTYPES_LIKE_A)
         return mmf_fail(MMF_TYPE_ERROR,
                         "A and %s must have one dtype, got %s and %s; convert one of them",
                         mmf_operand_name(r, operand), dtype_name(a), dtype_name(dtype));
@@ -58,7 +51,7 @@ static mmf_status check_dtype(const mmf_request *r, mmf_operand operand, mmf_dty
 
 static mmf_status check_device(const mmf_request *r, mmf_operand operand)
 {
-    mmf_device given = r->operand[operand]->device, wanted = r->a->device;
+    mmf_device given = r->operand[operand]->device, wanted = r->operand[MMF_A]->device;
     char given_text[24], wanted_text[24];
     if (given.type == wanted.type && given.id == wanted.id)
         return MMF_OK;
@@ -82,8 +75,8 @@ __attribute__((noinline)) static mmf_status check_each(const mmf_request *r, mmf
 
 mmf_status mmf_check_types_and_devices(const mmf_request *r, mmf_dtype *result)
 {
-    const mmf_tensor *a = r->a;
-    unsigned differs = r->out_dtype ^ MMF_ABSENT;
+    const mmf_tensor *a = r->operand[MMF_A];
+    unsigned differs = r->terms.out_dtype ^ MMF_ABSENT;
     for (int i = MMF_B; i < MMF_OPERANDS; i++) {
         const mmf_tensor *t = r->operand[i];
         if (t)
@@ -96,46 +89,49 @@ mmf_status mmf_check_types_and_devices(const mmf_request *r, mmf_dtype *result)
 
 mmf_status mmf_check_gate(const mmf_request *r, mmf_gate_layout *gate)
 {
-    const mmf_activation_row *row = mmf_activation_row_of(r->activation);
+    const mmf_terms *terms = &r->terms;
+    const mmf_gate_layout given = (mmf_gate_layout)terms->gate_layout;
+    const bool b_up = r->operand[MMF_B_UP], bias_up = r->operand[MMF_BIAS_UP];
+    const mmf_activation_row *row = mmf_activation_row_of((mmf_activation)r->terms.activation);
     *gate = MMF_GATE_NONE;
-    if (r->gate_layout != MMF_GATE_NONE && (!row->gated || r->b_up))
+    if (given != MMF_GATE_NONE && (!row->gated || b_up))
         return mmf_fail(MMF_VALUE_ERROR, "gate_layout was given but %s; drop it",
                         row->gated ? "B is a pair, which needs none"
                                    : "the activation has no gate");
     if (!row->gated) {
-        if (r->b_up)
+        if (b_up)
             return mmf_fail(
                 MMF_VALUE_ERROR,
                 "B is a pair (gate, up) but activation %s is not gated; pass swiglu, geglu, ...",
                 row->name);
-        if (r->packed && r->packed_gate != MMF_GATE_NONE)
+        if (terms->packed && terms->packed_gate != MMF_GATE_NONE)
             return mmf_fail(MMF_VALUE_ERROR,
                             "B was prepacked for a gate but activation %s is not gated", row->name);
-        if (r->bias_up)
+        if (bias_up)
             return mmf_fail(MMF_VALUE_ERROR, "bias is a pair but B is not; pass one bias");
         return MMF_OK;
     }
-    if (r->b_up) {
+    if (b_up) {
         *gate = MMF_GATE_PAIR;
-    } else if (r->packed) {
-        if (r->packed_gate == MMF_GATE_NONE)
+    } else if (terms->packed) {
+        if (terms->packed_gate == MMF_GATE_NONE)
             return mmf_fail(MMF_VALUE_ERROR,
                             "activation %s needs a weight prepacked for its gate; "
                             "use prepack(B, gate_layout=\"halves\")",
                             row->name);
-        if (r->gate_layout != MMF_GATE_NONE && r->gate_layout != r->packed_gate)
+        if (given != MMF_GATE_NONE && given != terms->packed_gate)
             return mmf_fail(MMF_VALUE_ERROR,
                             "gate_layout differs from the one that B was prepacked with; drop it");
-        *gate = r->packed_gate;
+        *gate = (mmf_gate_layout)terms->packed_gate;
     } else {
-        *gate = r->gate_layout == MMF_GATE_NONE ? MMF_GATE_HALVES : r->gate_layout;
+        *gate = given == MMF_GATE_NONE ? MMF_GATE_HALVES : given;
     }
     bool takes_pair =
-        *gate == MMF_GATE_PAIR || r->packed; /* a packed weight may stem from a pair */
-    if (r->bias && (r->bias_up ? !takes_pair : *gate == MMF_GATE_PAIR))
+        *gate == MMF_GATE_PAIR || terms->packed; /* a packed weight may stem from a pair */
+    if (r->operand[MMF_BIAS] && (bias_up ? !takes_pair : *gate == MMF_GATE_PAIR))
         return mmf_fail(MMF_VALUE_ERROR,
-                        r->bias_up ? "bias is a pair but B is not; pass one bias of B's columns"
-                                   : "B is a pair, so bias must be None or a pair (gate, up)");
+                        bias_up ? "bias is a pair but B is not; pass one bias of B's columns"
+                                : "B is a pair, so bias must be None or a pair (gate, up)");
     return MMF_OK;
 }
 
@@ -158,15 +154,16 @@ static bool collides(const mmf_tensor *output, const mmf_tensor *t)
 __attribute__((noinline)) static mmf_status check_operand(const mmf_request *r, mmf_operand operand,
                                                           bool reads_products, bool reads_c)
 {
-    const mmf_tensor *t = r->operand[operand];
+    const mmf_tensor *t = r->operand[operand], *out = r->operand[MMF_OUT];
     bool is_a = operand == MMF_A, is_c = operand == MMF_C;
-    bool read = operand <= MMF_B_UP ? reads_products && (is_a || !r->packed) : !is_c || reads_c;
+    bool read =
+        operand <= MMF_B_UP ? reads_products && (is_a || !r->terms.packed) : !is_c || reads_c;
     if (!read)
         return MMF_OK;
-    if (collides(r->out, t) && !(is_c && same_elements(r->out, t)))
+    if (collides(out, t) && !(is_c && same_elements(out, t)))
         return mmf_fail(MMF_VALUE_ERROR, "out shares memory with %s; pass another out%s",
                         mmf_operand_name(r, operand), is_c ? ", or C itself" : "");
-    if (collides(r->preactivation, t))
+    if (collides(r->operand[MMF_PREACTIVATION], t))
         return mmf_fail(MMF_VALUE_ERROR, "preactivation shares memory with %s; pass another array",
                         mmf_operand_name(r, operand));
     return MMF_OK;
@@ -175,10 +172,11 @@ __attribute__((noinline)) static mmf_status check_operand(const mmf_request *r, 
 mmf_status mmf_check_aliasing(const mmf_request *r, bool reads_products, bool reads_c)
 {
     const mmf_extent nowhere = {0, 0};
-    mmf_extent out = r->out ? mmf_tensor_extent(r->out) : nowhere;
-    mmf_extent pre = r->preactivation ? mmf_tensor_extent(r->preactivation) : nowhere;
-    for (int i = MMF_A; i <= MMF_MULTIPLY; i++) {
-        if (!r->operand[i])
+    const mmf_tensor *result = r->operand[MMF_OUT], *z = r->operand[MMF_PREACTIVATION];
+    mmf_extent out = result ? mmf_tensor_extent(result) : nowhere;
+    mmf_extent pre = z ? mmf_tensor_extent(z) : nowhere;
+    for (int i = MMF_A; i < MMF_OPERANDS; i++) {
+        if (!r->operand[i] || mmf_operands[i].access == MMF_WRITE)
             continue;
         mmf_extent extent = mmf_tensor_extent(r->operand[i]);
         if (!mmf_extents_meet(out, extent) && !mmf_extents_meet(pre, extent))
@@ -187,7 +185,7 @@ mmf_status mmf_check_aliasing(const mmf_request *r, bool reads_products, bool re
         if (status)
             return status;
     }
-    if (mmf_extents_meet(out, pre) && collides(r->out, r->preactivation))
+    if (mmf_extents_meet(out, pre) && collides(result, z))
         return mmf_fail(MMF_VALUE_ERROR,
                         "preactivation shares memory with out; pass another array");
     return MMF_OK;

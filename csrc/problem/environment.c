@@ -1,4 +1,5 @@
-/* Owner of the copies of the environment variables. Path of a call: off it; read once, at import.
+/* Owner of the copies of the environment variables. Not on the path of a call: read once, at
+ * import.
  */
 #include "problem/environment.h"
 
@@ -11,7 +12,8 @@
 const mmf_variable_row mmf_variables[MMF_ENV_COUNT] = {
     [MMF_ENV_NUM_THREADS] = {"MATMUL_FUSED_NUM_THREADS", "threads of the CPU back end, 1 to 1024"},
     [MMF_ENV_KERNEL] = {"MATMUL_FUSED_KERNEL",
-                        "the only kernel that may run (a name from explain)"},
+                        "the only kernels that may run, or families of them (names from explain), "
+                        "separated by commas; a device for which none is named is unaffected"},
     [MMF_ENV_DISABLE] = {"MATMUL_FUSED_DISABLE", "kernels that may not run, separated by commas"},
     [MMF_ENV_HIP_LIBRARY] = {"MATMUL_FUSED_HIP_LIBRARY",
                              "the libamdhip64 to use, instead of the one that is found"},

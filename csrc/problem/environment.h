@@ -1,5 +1,5 @@
 /* The environment variables, one table: read once at import, printed by info, tested against the
- * README. Path of a call: off it; read once, at import. */
+ * README. Not on the path of a call: read once, at import. */
 #ifndef MMF_ENVIRONMENT_H
 #define MMF_ENVIRONMENT_H
 

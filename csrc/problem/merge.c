@@ -55,4 +55,9 @@ void mmf_problem_merge_axes(mmf_problem *p)
     while (kept && fold_into_rows(p, kept - 1))
         kept--;
     p->batch_ndim = kept;
+    for (int b = kept; b < ndim; b++) { /* what is unused is 0 */
+        p->batch_shape[b] = 0;
+        for (int i = 0; i < MMF_OPERANDS; i++)
+            p->strides[i].batch[b] = 0;
+    }
 }

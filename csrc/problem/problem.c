@@ -10,6 +10,25 @@
 #include <stdio.h>
 #include <string.h>
 
+const mmf_operand_row mmf_operands[MMF_OPERANDS] = {
+#define MMF_OPERAND(id, name, axes, access, dtypes, stream)                                        \
+    {name, MMF_AXES_##axes, MMF_##access, MMF_DTYPES_##dtypes, MMF_STREAM_##stream},
+#include "problem/operands.def"
+#undef MMF_OPERAND
+};
+
+const char *mmf_feature_name(int feature)
+{
+    switch (feature) {
+    case MMF_FEATURE_GATED:
+        return "gated activations";
+    case MMF_FEATURE_PACKED:
+        return "prepacked weights";
+    default:
+        return mmf_operands[feature].name;
+    }
+}
+
 /* Shape of the result: batch axes of A and B broadcast, then M and N where A and B are no vectors.
  * z, if gated, has twice the columns. */
 typedef struct shapes {
@@ -36,15 +55,16 @@ static const char *result_text(const shapes *s, int64_t columns, char *text)
 /* A refusal that shows the shapes of A and B: format has two %s for them. */
 __attribute__((cold)) static mmf_status fail_shapes(const mmf_request *r, const char *format)
 {
+    const mmf_tensor *a = r->operand[MMF_A], *b = r->operand[MMF_B];
     char a_text[MMF_SHAPE_TEXT], b_text[MMF_SHAPE_TEXT], text[512];
-    snprintf(text, sizeof text, format, mmf_shape_text(r->a->ndim, r->a->shape, a_text),
-             mmf_shape_text(r->b->ndim, r->b->shape, b_text));
+    snprintf(text, sizeof text, format, mmf_shape_text(a->ndim, a->shape, a_text),
+             mmf_shape_text(b->ndim, b->shape, b_text));
     return mmf_fail(MMF_VALUE_ERROR, "%s", text);
 }
 
 static mmf_status broadcast_batch(const mmf_request *r, shapes *s)
 {
-    const mmf_tensor *a = r->a, *b = r->b;
+    const mmf_tensor *a = r->operand[MMF_A], *b = r->operand[MMF_B];
     int a_batch = a->ndim > 2 ? a->ndim - 2 : 0, b_batch = b->ndim > 2 ? b->ndim - 2 : 0;
     s->ndim = a_batch > b_batch ? a_batch : b_batch;
     for (int i = 0; i < s->ndim; i++) {
@@ -59,7 +79,7 @@ static mmf_status broadcast_batch(const mmf_request *r, shapes *s)
 
 static mmf_status check_product_shapes(const mmf_request *r, mmf_gate_layout gate)
 {
-    const mmf_tensor *a = r->a, *b = r->b, *up = r->b_up;
+    const mmf_tensor *a = r->operand[MMF_A], *b = r->operand[MMF_B], *up = r->operand[MMF_B_UP];
     bool split = gate != MMF_GATE_NONE && gate != MMF_GATE_PAIR;
     if (a->ndim == 0 || b->ndim == 0)
         return fail_shapes(r, "A is %s and B %s; each needs at least one axis");
@@ -82,7 +102,7 @@ static mmf_status check_product_shapes(const mmf_request *r, mmf_gate_layout gat
 
 static mmf_status make_shapes(const mmf_request *r, mmf_gate_layout gate, mmf_problem *p, shapes *s)
 {
-    const mmf_tensor *a = r->a, *b = r->b;
+    const mmf_tensor *a = r->operand[MMF_A], *b = r->operand[MMF_B];
     mmf_status status = check_product_shapes(r, gate);
     if (!status)
         status = broadcast_batch(r, s);
@@ -92,7 +112,7 @@ static mmf_status make_shapes(const mmf_request *r, mmf_gate_layout gate, mmf_pr
     s->has_col = b->ndim > 1;
     p->m = s->has_row ? a->shape[a->ndim - 2] : 1;
     p->n = s->has_col ? b->shape[b->ndim - 1] : 1;
-    p->k = r->alpha == 0 ? 0 : a->shape[a->ndim - 1];
+    p->k = r->terms.alpha == 0 ? 0 : a->shape[a->ndim - 1];
     if (gate != MMF_GATE_NONE && gate != MMF_GATE_PAIR)
         p->n /= 2;
     p->batch_ndim = s->ndim;
@@ -149,44 +169,46 @@ static void place_product(const mmf_tensor *t, int batch_ndim, bool is_b, mmf_st
         strides->batch[i] = stride_of(t, axis);
 }
 
-static void set_operand(mmf_problem *p, mmf_operand operand, const mmf_tensor *t)
+/* A problem while it is made. */
+typedef struct making {
+    const mmf_request *request;
+    mmf_problem *problem;
+    mmf_buffers *buffers;
+    shapes shapes;
+} making;
+
+static void set_operand(making *m, mmf_operand operand, mmf_dtype dtype, void *data)
 {
-    p->dtype[operand] = (uint8_t)t->dtype;
-    p->data[operand] = t->data;
+    m->problem->dtype[operand] = (uint8_t)dtype;
+    m->buffers->data[operand] = data;
 }
 
 /* Split the operand whose columns are those of z into its gate stream and its up stream (operand +
  * 1). */
-static void split_gate(mmf_problem *p, mmf_operand gate_operand)
+static void split_gate(making *m, mmf_operand gate_operand)
 {
+    mmf_problem *p = m->problem;
     mmf_operand up_operand = gate_operand + 1;
     mmf_strides *gate = &p->strides[gate_operand];
     int64_t size = mmf_dtypes[p->dtype[gate_operand]].size, col = gate->col;
-    char *first = p->data[gate_operand];
+    char *first = m->buffers->data[gate_operand];
     int64_t distance = p->gate_layout == MMF_GATE_INTERLEAVED ? col : col * p->n;
     char *second = first ? first + distance * size : NULL;
     bool up_first = p->gate_layout == MMF_GATE_HALVES_UP_FIRST;
     if (p->gate_layout == MMF_GATE_INTERLEAVED)
         gate->col = 2 * col;
     p->strides[up_operand] = *gate;
-    p->dtype[up_operand] = p->dtype[gate_operand];
-    p->data[gate_operand] = up_first ? second : first;
-    p->data[up_operand] = up_first ? first : second;
+    m->buffers->data[gate_operand] = up_first ? second : first;
+    set_operand(m, up_operand, p->dtype[gate_operand], up_first ? first : second);
 }
 
-/* Add an epilogue operand that broadcasts to a result with so many columns. */
-static mmf_status add_epilogue(const mmf_request *r, mmf_problem *p, mmf_operand operand,
-                               const shapes *s, int64_t columns)
+/* Columns of an epilogue operand: of a pair, each has those of out. */
+static int64_t columns_of(const making *m, mmf_operand operand)
 {
-    const mmf_tensor *t = r->operand[operand];
-    if (!place(t, s, columns, &p->strides[operand])) {
-        char given[MMF_SHAPE_TEXT], wanted[MMF_SHAPE_TEXT];
-        return mmf_fail(MMF_VALUE_ERROR, "%s has shape %s, which does not broadcast to %s",
-                        mmf_operand_name(r, operand), mmf_shape_text(t->ndim, t->shape, given),
-                        result_text(s, columns, wanted));
-    }
-    set_operand(p, operand, t);
-    return MMF_OK;
+    bool pair =
+        mmf_operands[operand].stream == MMF_STREAM_UP ||
+        (mmf_operands[operand].stream == MMF_STREAM_GATE && m->request->operand[operand + 1]);
+    return mmf_operands[operand].axes == MMF_AXES_Z && !pair ? m->shapes.z_columns : m->problem->n;
 }
 
 static mmf_status check_output(const char *name, const mmf_tensor *t, const shapes *s,
@@ -219,104 +241,140 @@ static mmf_status check_output(const char *name, const mmf_tensor *t, const shap
                     name);
 }
 
-/* Fill strides and pointers of every operand but out. */
-static mmf_status add_operands(const mmf_request *r, mmf_problem *p, const shapes *s)
+/* Add an epilogue operand: one that is read broadcasts, one that is written has the exact shape. */
+static mmf_status add_epilogue(making *m, mmf_operand operand)
 {
-    bool split = mmf_problem_gated(p) && p->gate_layout != MMF_GATE_PAIR;
-    set_operand(p, MMF_A, r->a);
-    place_product(r->a, p->batch_ndim, false, &p->strides[MMF_A]);
-    set_operand(p, MMF_B, r->b);
-    if (r->packed) {
-        p->strides[MMF_B] = p->strides[MMF_B_UP] = (mmf_strides){0};
-        if (mmf_problem_gated(p)) {
-            p->dtype[MMF_B_UP] = p->dtype[MMF_B];
-            p->data[MMF_B_UP] = r->panels_up;
-        }
-    } else {
-        place_product(r->b, p->batch_ndim, true, &p->strides[MMF_B]);
-        if (r->b_up) {
-            set_operand(p, MMF_B_UP, r->b_up);
-            place_product(r->b_up, p->batch_ndim, true, &p->strides[MMF_B_UP]);
-        } else if (split) {
-            split_gate(p, MMF_B);
-        }
+    const mmf_tensor *t = m->request->operand[operand];
+    const char *name = mmf_operand_name(m->request, operand);
+    const int64_t columns = columns_of(m, operand);
+    if (mmf_operands[operand].access == MMF_WRITE) {
+        mmf_status status = check_output(name, t, &m->shapes, columns);
+        if (status)
+            return status;
     }
-    mmf_status status = MMF_OK;
-    if (r->bias) {
-        int64_t columns = r->bias_up ? p->n : s->z_columns;
-        status = add_epilogue(r, p, MMF_BIAS, s, columns);
-        if (!status && r->bias_up)
-            status = add_epilogue(r, p, MMF_BIAS_UP, s, columns);
-        else if (!status && split)
-            split_gate(p, MMF_BIAS);
+    if (!place(t, &m->shapes, columns, &m->problem->strides[operand])) {
+        char given[MMF_SHAPE_TEXT], wanted[MMF_SHAPE_TEXT];
+        return mmf_fail(MMF_VALUE_ERROR, "%s has shape %s, which does not broadcast to %s", name,
+                        mmf_shape_text(t->ndim, t->shape, given),
+                        result_text(&m->shapes, columns, wanted));
     }
-    if (!status && r->c) {
-        status = add_epilogue(r, p, MMF_C, s, s->z_columns);
-        if (p->beta == 0) {
-            p->dtype[MMF_C] = MMF_ABSENT;
-            p->data[MMF_C] = NULL;
-        } else if (!status && mmf_problem_gated(p)) {
-            split_gate(p, MMF_C);
-        }
-    }
-    if (!status && r->multiply)
-        status = add_epilogue(r, p, MMF_MULTIPLY, s, p->n);
-    if (!status && r->preactivation) {
-        status = check_output("preactivation", r->preactivation, s, s->z_columns);
-        if (!status)
-            status = add_epilogue(r, p, MMF_PREACTIVATION, s, s->z_columns);
-        if (!status && mmf_problem_gated(p))
-            split_gate(p, MMF_PREACTIVATION);
-    }
-    return status;
+    set_operand(m, operand, t->dtype, t->data);
+    return MMF_OK;
 }
 
-mmf_status mmf_problem_make(const mmf_request *r, mmf_problem *p, mmf_tensor *result)
+static void add_product(making *m, mmf_operand operand)
 {
-    shapes s;
-    mmf_dtype out_dtype = MMF_ABSENT;
-    mmf_gate_layout gate = MMF_GATE_NONE;
-    memset(p->dtype, MMF_ABSENT, sizeof p->dtype);
-    memset(p->data, 0, sizeof p->data);
-    if (r->beta_given && !r->c)
-        return mmf_fail(MMF_VALUE_ERROR, "beta was given without C; pass C or drop beta");
-    mmf_status status = mmf_check_types_and_devices(r, &out_dtype);
-    if (!status)
-        status = mmf_check_gate(r, &gate);
-    if (!status)
-        status = make_shapes(r, gate, p, &s);
-    if (status)
-        return status;
-    p->device = r->a->device;
-    p->activation = (uint8_t)r->activation;
-    p->gate_layout = (uint8_t)gate;
-    p->packed = (uint8_t)r->packed;
-    p->allow_tf32 = r->allow_tf32;
-    p->alpha = r->alpha;
-    p->beta = !r->c ? 0 : r->beta_given ? r->beta : 1;
-    memcpy(p->parameters, r->parameters, sizeof p->parameters);
-    status = add_operands(r, p, &s);
-    if (!status && r->out)
-        status = check_output("out", r->out, &s, p->n);
-    if (!status && (r->out || r->preactivation))
-        status = mmf_check_aliasing(r, r->alpha != 0, p->beta != 0);
-    if (status)
-        return status;
-    if (r->out) {
-        *result = *r->out;
-    } else {
-        *result = (mmf_tensor){.dtype = out_dtype, .device = r->a->device, .ndim = s.ndim};
-        for (int i = 0; i < s.ndim; i++)
-            result->shape[i] = s.dims[i];
-        mmf_tensor_set_compact(result);
+    const mmf_tensor *t = m->request->operand[operand];
+    set_operand(m, operand, t->dtype, t->data);
+    place_product(t, m->problem->batch_ndim, operand != MMF_A, &m->problem->strides[operand]);
+}
+
+static void add_weights(making *m)
+{
+    const mmf_request *r = m->request;
+    const mmf_tensor *b = r->operand[MMF_B];
+    bool gated = mmf_problem_gated(m->problem);
+    if (r->terms.packed) {
+        set_operand(m, MMF_B, b->dtype, b->data);
+        if (gated)
+            set_operand(m, MMF_B_UP, b->dtype, r->panels_up);
+        return;
+    }
+    add_product(m, MMF_B);
+    if (r->operand[MMF_B_UP])
+        add_product(m, MMF_B_UP);
+    else if (gated)
+        split_gate(m, MMF_B);
+}
+
+/* Every operand but out. */
+static mmf_status add_operands(making *m)
+{
+    mmf_problem *p = m->problem;
+    add_product(m, MMF_A);
+    add_weights(m);
+    for (mmf_operand i = MMF_B_UP + 1; i < MMF_OUT; i++) {
+        const bool splits = mmf_operands[i].stream == MMF_STREAM_GATE;
+        if (!m->request->operand[i])
+            continue;
+        mmf_status status = add_epilogue(m, i);
+        if (status)
+            return status;
+        if (i == MMF_C && p->beta == 0) { /* checked, not read */
+            p->strides[i] = (mmf_strides){0};
+            set_operand(m, i, MMF_ABSENT, NULL);
+        } else if (splits && mmf_problem_gated(p) && !m->request->operand[i + 1]) {
+            split_gate(m, i);
+        }
     }
     return MMF_OK;
 }
 
-void mmf_problem_set_out(mmf_problem *p, const mmf_request *r, const mmf_tensor *out)
+/* All of the problem but its shapes and operands. */
+static void set_terms(const mmf_request *r, mmf_gate_layout gate, mmf_problem *p)
 {
-    bool has_row = r->a->ndim > 1, has_col = r->b->ndim > 1;
-    set_operand(p, MMF_OUT, out);
+    const mmf_terms *terms = &r->terms;
+    memset(p, 0, sizeof *p);
+    memset(p->dtype, MMF_ABSENT, sizeof p->dtype);
+    p->device = r->operand[MMF_A]->device;
+    p->activation = terms->activation;
+    p->gate_layout = (uint8_t)gate;
+    p->packed = terms->packed;
+    p->allow_tf32 = terms->allow_tf32;
+    p->alpha = terms->alpha;
+    p->beta = !r->operand[MMF_C] ? 0 : terms->beta_given ? terms->beta : 1;
+    memcpy(p->parameters, terms->parameters, sizeof p->parameters);
+}
+
+mmf_status mmf_problem_make(const mmf_request *r, mmf_problem *p, mmf_buffers *buffers,
+                            mmf_tensor *result)
+{
+    const mmf_tensor *out = r->operand[MMF_OUT];
+    making m = {.request = r, .problem = p, .buffers = buffers};
+    mmf_dtype out_dtype = MMF_ABSENT;
+    mmf_gate_layout gate = MMF_GATE_NONE;
+    if (r->terms.beta_given && !r->operand[MMF_C])
+        return mmf_fail(MMF_VALUE_ERROR, "beta was given without C; pass C or drop beta");
+    mmf_status status = mmf_check_types_and_devices(r, &out_dtype);
+    if (!status)
+        status = mmf_check_gate(r, &gate);
+    if (status)
+        return status;
+    memset(buffers, 0, sizeof *buffers);
+    set_terms(r, gate, p);
+    status = make_shapes(r, gate, p, &m.shapes);
+    if (!status)
+        status = add_operands(&m);
+    if (!status && out)
+        status = check_output("out", out, &m.shapes, p->n);
+    if (!status && (out || r->operand[MMF_PREACTIVATION]))
+        status = mmf_check_aliasing(r, r->terms.alpha != 0, p->beta != 0);
+    if (status)
+        return status;
+    if (out) {
+        *result = *out;
+        return MMF_OK;
+    }
+    *result = (mmf_tensor){.dtype = out_dtype, .device = p->device, .ndim = m.shapes.ndim};
+    for (int i = 0; i < m.shapes.ndim; i++)
+        result->shape[i] = m.shapes.dims[i];
+    mmf_tensor_set_compact(result);
+    return MMF_OK;
+}
+
+void mmf_problem_set_out(mmf_problem *p, mmf_buffers *buffers, const mmf_request *r,
+                         const mmf_tensor *out)
+{
+    bool has_row = r->operand[MMF_A]->ndim > 1, has_col = r->operand[MMF_B]->ndim > 1;
+    p->dtype[MMF_OUT] = (uint8_t)out->dtype;
+    buffers->data[MMF_OUT] = out->data;
     place_axes(out, p->batch_ndim, has_row, has_col, &p->strides[MMF_OUT]);
+    p->features = (mmf_problem_gated(p) ? MMF_HAS(MMF_FEATURE_GATED) : 0) |
+                  (p->packed ? MMF_HAS(MMF_FEATURE_PACKED) : 0);
+    for (int i = 0; i < MMF_OPERANDS; i++) {
+        p->features |= p->dtype[i] != MMF_ABSENT ? MMF_HAS(i) : 0;
+        if (p->device.type != MMF_CPU)
+            p->offset[i] = (uintptr_t)buffers->data[i] % 64;
+    }
     mmf_problem_merge_axes(p);
 }

@@ -5,10 +5,10 @@
 #include <string.h>
 
 const mmf_dtype_row mmf_dtypes[MMF_DTYPE_COUNT] = {
-    [MMF_FLOAT32] = {"float32", 4, 2, 2, 32},
-    [MMF_FLOAT64] = {"float64", 8, 3, 2, 64},
-    [MMF_FLOAT16] = {"float16", 2, 1, 2, 16},
-    [MMF_BFLOAT16] = {"bfloat16", 2, 1, 4, 16},
+#define MMF_DTYPE(id, name, shift, code, bits, sum)                                                \
+    {name, 1 << shift, shift, code, bits, MMF_##sum},
+#include "problem/dtypes.def"
+#undef MMF_DTYPE
 };
 
 mmf_dtype mmf_dtype_from_name(const char *name)

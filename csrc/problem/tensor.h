@@ -9,10 +9,9 @@
 #define MMF_MAX_RANK 8 /* axes of an operand, matrix axes included */
 
 typedef enum mmf_dtype {
-    MMF_FLOAT32,
-    MMF_FLOAT64,
-    MMF_FLOAT16,
-    MMF_BFLOAT16,
+#define MMF_DTYPE(id, name, shift, code, bits, sum) MMF_##id,
+#include "problem/dtypes.def"
+#undef MMF_DTYPE
     MMF_DTYPE_COUNT,
     MMF_ABSENT = 0xff, /* an operand that was not given */
 } mmf_dtype;
@@ -23,6 +22,7 @@ typedef struct mmf_dtype_row {
     uint8_t shift;
     uint8_t dl_code; /* DLDataTypeCode: 2 float, 4 bfloat */
     uint8_t dl_bits;
+    uint8_t sum; /* mmf_dtype of sums of products */
 } mmf_dtype_row;
 
 extern const mmf_dtype_row mmf_dtypes[MMF_DTYPE_COUNT];
@@ -31,14 +31,11 @@ extern const mmf_dtype_row mmf_dtypes[MMF_DTYPE_COUNT];
 static inline mmf_dtype mmf_dtype_from_dlpack(int code, int bits)
 {
     switch (code << 8 | bits) {
-    case 2 << 8 | 32:
-        return MMF_FLOAT32;
-    case 2 << 8 | 64:
-        return MMF_FLOAT64;
-    case 2 << 8 | 16:
-        return MMF_FLOAT16;
-    case 4 << 8 | 16:
-        return MMF_BFLOAT16;
+#define MMF_DTYPE(id, name, shift, code, bits, sum)                                                \
+    case code << 8 | bits:                                                                         \
+        return MMF_##id;
+#include "problem/dtypes.def"
+#undef MMF_DTYPE
     default:
         return MMF_ABSENT;
     }
@@ -62,14 +59,6 @@ typedef enum mmf_readonly {
     MMF_READONLY,
     MMF_UNVERSIONED, /* a DLPack capsule that cannot say */
 } mmf_readonly;
-
-/* Memory on a GPU that this library allocated. */
-typedef struct mmf_device_memory {
-    mmf_device device;
-    void *data;    /* NULL: of size 0 */
-    void *ready;   /* event of the driver: the last use of the memory that is known */
-    bool in_doubt; /* the driver took no note of a use: the memory is never given back */
-} mmf_device_memory;
 
 typedef struct mmf_tensor {
     void *data; /* address of element [0, ..., 0]; may be NULL if the tensor is empty */

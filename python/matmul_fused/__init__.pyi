@@ -302,7 +302,7 @@ def explain(
     allow_tf32: bool = False,
     stream: object = None,
 ) -> Explanation:
-    """What matmul_fused would run for the same arguments, and why every earlier kernel of the list refused.
+    """What matmul_fused would run for the same arguments: every kernel of the device with its time, or why not.
 
     Takes the arguments of matmul_fused, raises what it would raise, computes nothing and writes nothing.
     """

@@ -14,6 +14,7 @@ from typing import Any
 
 from . import _core, info
 from .console import progress, show
+from .report import families_for
 
 _SHOWN_FAILURES = 10
 _REPORT = "matmul_fused-check.json"
@@ -74,20 +75,30 @@ def _write_json(path: Path | None, content: dict[str, Any]) -> None:
 
 
 def _write_objects(folder: Path) -> None:
-    """The device code of this build as plain files: DIR/gfx942/gemm_simt_f32.co, DIR/sm_90a/gemm_simt_f32.ptx."""
+    """The device code of this build as plain files: DIR/gfx942/KERNEL.co, DIR/sm_90a/KERNEL.ptx (.cubin).
+
+    DIR/manifest.json has what another program needs to launch them: for every object the facts of its kernel, and the
+    layout of the argument that all take by value, whose arrays are indexed by operands, dtypes and activations.
+    """
+    manifest = _core.device_manifest()
+    facts = {row["instance"]: row for row in manifest.pop("kernels")}
+    objects = []
     for arch, kernel, code in _core.device_objects():
         machine_code = code.startswith(b"\x7fELF")
         ending = "ptx" if not machine_code else "co" if arch.startswith("gfx") else "cubin"
         path = folder / arch / f"{kernel}.{ending}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(code if machine_code else code.rstrip(b"\0"))
+        objects.append({"file": f"{arch}/{path.name}", "arch": arch, **facts[kernel]})
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / "manifest.json", {"version": _core.__version__, **manifest, "objects": objects})
 
 
 def _check(options: argparse.Namespace) -> int:
     from .testing import TOPICS, DeviceTransfer, covering_sample, repeat, run_case
 
     on_gpu = options.device != "cpu"
-    kernels = list(info().gpu_kernels if on_gpu else info().kernels)
+    kernels = list(families_for(options.device) if on_gpu else info().kernels)
     transfer = DeviceTransfer(options.device) if on_gpu else None
     path = options.json or (Path(_REPORT) if on_gpu else None)
     if options.kernel:

@@ -1,4 +1,4 @@
-"""What `python -m matmul_fused bench` times: layers, small and large, beside what else is installed.
+"""Problems and rivals of `python -m matmul_fused bench`: small and large layers, beside NumPy and torch if installed.
 
 Every arm of a problem gets the same values, a bias and an activation, with the weight stored (N, K) as torch.nn.Linear
 has it. The timing protocol is that of testing/timing.py.

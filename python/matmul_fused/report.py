@@ -1,4 +1,4 @@
-"""What explain() and info() say: the facts come from `_core`, the records and their tables are made here."""
+"""explain() and info(): records and tables made of the facts that `_core` returns."""
 
 from __future__ import annotations
 
@@ -27,6 +27,18 @@ def engineering(value: float, unit: str) -> str:
     return f"{value / 1000.0**power:.3g} {'num kMGT'[power + 3].strip()}{unit}"
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel of the operands' device, and what it would do with a call."""
+
+    name: str
+    family: str
+    seconds: float | None
+    """Time that the cost model predicts: modelled, not measured; None if the kernel does not take the call."""
+    reason: str | None
+    """Why the kernel does not take the call; None if it does."""
+
+
 @dataclass(frozen=True, repr=False)
 class Explanation:
     """What would run for a call. Prints as a table."""
@@ -34,7 +46,9 @@ class Explanation:
     problem: str
     """The problem in words: shapes, dtypes, layouts and epilogue."""
     kernel: str
-    """Name of the row that takes the problem; testing.force_kernel knows it by this name."""
+    """Name of the kernel that runs; testing.force_kernel knows it by this name."""
+    family: str
+    """Its family: kernels that share their host code, and differ in tile, dtype and layout; also a name to force."""
     tile: tuple[int, int, int]
     """Elements of m, n and k that the kernel works on at a time."""
     threads: int
@@ -44,8 +58,13 @@ class Explanation:
     """Time that the cost model predicts: modelled, not measured."""
     rows_independent_of_m: bool
     """True if a row of the result has the same bits whatever M is."""
-    refused: tuple[tuple[str, str], ...]
-    """(name, reason) of every row before this one in the list."""
+    candidates: tuple[Candidate, ...]
+    """Every kernel of this build for the device of the operands."""
+
+    @property
+    def refused(self) -> tuple[tuple[str, str], ...]:
+        """(name, reason) of every candidate that does not take the call."""
+        return tuple((row.name, row.reason) for row in self.candidates if row.reason is not None)
 
     def __repr__(self) -> str:
         rows = [
@@ -56,6 +75,11 @@ class Explanation:
             ("work", engineering(self.flops, "flop")),
             ("time", engineering(self.seconds, "s") + ", modelled"),
             ("a row's bits", "independent of M" if self.rows_independent_of_m else "may depend on M"),
+            *(
+                (f"or {row.name}", engineering(row.seconds, "s") + ", modelled")
+                for row in self.candidates
+                if row.seconds is not None and row.name != self.kernel
+            ),
             *((f"not {name}", reason) for name, reason in self.refused),
         ]
         return table(rows, "matmul_fused.explain")
@@ -75,7 +99,9 @@ class Info:
     kernels: tuple[str, ...]
     """Every CPU kernel of this build, best first."""
     gpu_kernels: tuple[str, ...]
-    """Every GPU kernel of this build, best first."""
+    """Every GPU kernel of this build."""
+    gpu_families: tuple[str, ...]
+    """Their families, best first."""
     cpu_features: str
     """Instruction sets found that kernels use."""
     threads: int
@@ -102,7 +128,7 @@ class Info:
             ("CPU features", self.cpu_features or "none that a kernel uses"),
             ("threads", str(self.threads)),
             ("kernels", ", ".join(self.kernels)),
-            ("GPU kernels", ", ".join(self.gpu_kernels)),
+            ("GPU kernels", ", ".join(self.gpu_families)),
             *(
                 (name, f"{version} in {where}" if version else "not installed")
                 for name, version, where in self.libraries
@@ -112,13 +138,20 @@ class Info:
         return table(rows, f"matmul_fused {self.version}")
 
 
+def families_for(device: str) -> tuple[str, ...]:
+    """The families of kernels for a kind of GPU, "cuda" or "rocm:1": another's are not candidates there."""
+    prefix = "SM_" if device.startswith("cuda") else "GFX"
+    rows = _core.device_manifest()["kernels"]
+    return tuple(dict.fromkeys(row["family"] for row in rows if row["targets"] == "ALL" or prefix in row["targets"]))
+
+
 def explain(*args: object, **kwargs: object) -> Explanation:
-    """What matmul_fused would run for these arguments, and why every earlier kernel of the list refused.
+    """What matmul_fused would run for these arguments: every kernel of the device with its time, or why not.
 
     Takes the arguments of matmul_fused, raises what it would raise, computes nothing and writes nothing.
     """
     facts = _core.explain(*args, **kwargs)
-    return Explanation(**{**facts, "refused": tuple(facts["refused"])})
+    return Explanation(**{**facts, "candidates": tuple(Candidate(*row) for row in facts["candidates"])})
 
 
 explain.__signature__ = inspect.signature(_core.explain)  # type: ignore[attr-defined]
@@ -160,6 +193,7 @@ def info() -> Info:
         device_code=gpus["code"],
         kernels=tuple(facts["kernels"]),
         gpu_kernels=tuple(facts["gpu_kernels"]),
+        gpu_families=tuple(facts["gpu_families"]),
         cpu_features=facts["cpu_features"],
         threads=facts["threads"],
         libraries=tuple(map(_installed, ("numpy", "torch", "jax", "ml_dtypes"))),

@@ -1,4 +1,4 @@
-/* What the C tests share: counted checks, a random source, and dtypes decoded without the code
+/* Shared by the C tests: counted checks, a random source, and dtypes decoded without the code
  * under test. */
 #ifndef MMF_TEST_CHECK_H
 #define MMF_TEST_CHECK_H
@@ -12,14 +12,20 @@
 
 #include "cpu/rows.h"
 
+#define ROW(row) &row,
 /* Rows of this architecture but the reference, best first. */
-#if defined(__x86_64__)
-#define VECTOR_ROWS &mmf_cpu_blocked_avx2, &mmf_cpu_blocked
-#else
-#define VECTOR_ROWS &mmf_cpu_blocked
-#endif
+#define VECTOR_ROWS MMF_CPU_VECTOR_KERNELS(ROW)
 
 extern int tests_passed, tests_failed;
+
+/* Set a problem's features by its dtypes and gate, as problem.c does. */
+static inline void set_features(mmf_problem *p)
+{
+    p->features = (mmf_problem_gated(p) ? MMF_HAS(MMF_FEATURE_GATED) : 0) |
+                  (p->packed ? MMF_HAS(MMF_FEATURE_PACKED) : 0);
+    for (int o = 0; o < MMF_OPERANDS; o++)
+        p->features |= p->dtype[o] != MMF_ABSENT ? MMF_HAS(o) : 0;
+}
 
 /* Count a check; the first failures are printed. Returns ok. */
 bool check(bool ok, const char *format, ...) __attribute__((format(printf, 2, 3)));

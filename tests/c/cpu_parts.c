@@ -2,7 +2,7 @@
 #include "check.h"
 #include "cpu/convert.h"
 
-static const mmf_kernel_row *const rows[] = {VECTOR_ROWS};
+static const mmf_kernel *const rows[] = {VECTOR_ROWS};
 
 /* The 16-bit value nearest to x, ties to even, by search among neighbours. */
 static uint16_t nearest16(int dtype, double x)
@@ -127,10 +127,11 @@ void test_panels(void)
 }
 
 /* z as the bias of a problem without products: the activation alone, as each row compiled it. */
-static void apply(const mmf_kernel_row *row, int id, int64_t n, mmf_dtype dtype, const void *z,
+static void apply(const mmf_kernel *row, int id, int64_t n, mmf_dtype dtype, const void *z,
                   const void *ones, int out_dtype, void *out)
 {
     mmf_problem p = {.m = 1, .n = n, .activation = (uint8_t)id, .alpha = 1};
+    mmf_buffers buffers = {0};
     const mmf_activation_row *facts = mmf_activation_row_of((mmf_activation)id);
     mmf_config config;
     memset(p.dtype, MMF_ABSENT, sizeof p.dtype);
@@ -140,18 +141,19 @@ static void apply(const mmf_kernel_row *row, int id, int64_t n, mmf_dtype dtype,
     p.gate_layout = is_gated(id) ? MMF_GATE_PAIR : MMF_GATE_NONE;
     p.dtype[MMF_A] = p.dtype[MMF_B] = p.dtype[MMF_BIAS] = dtype;
     p.dtype[MMF_OUT] = (uint8_t)out_dtype;
-    p.data[MMF_BIAS] = (void *)z, p.data[MMF_OUT] = out;
+    buffers.data[MMF_BIAS] = (void *)z, buffers.data[MMF_OUT] = out;
     p.strides[MMF_BIAS].col = p.strides[MMF_BIAS_UP].col = p.strides[MMF_OUT].col = 1;
     if (is_gated(id))
-        p.dtype[MMF_B_UP] = p.dtype[MMF_BIAS_UP] = dtype, p.data[MMF_BIAS_UP] = (void *)ones;
-    row->configure(&p, &config);
-    row->run(&p, &config);
+        p.dtype[MMF_B_UP] = p.dtype[MMF_BIAS_UP] = dtype, buffers.data[MMF_BIAS_UP] = (void *)ones;
+    set_features(&p);
+    row->family->configure(row, &p, &config);
+    row->family->run(&p, &config, &buffers, NULL);
 }
 
 #define CHUNK 4096
 
 /* The largest |f - exact| / (8 u |exact| + 4 L u |z| + 2^-148), the last for subnormal results. */
-static double worst_error(const mmf_kernel_row *row, int id, uint64_t step, bool by_reference,
+static double worst_error(const mmf_kernel *row, int id, uint64_t step, bool by_reference,
                           float *where)
 {
     static float z[CHUNK], ones[CHUNK], got[CHUNK];
@@ -192,7 +194,7 @@ static double worst_error(const mmf_kernel_row *row, int id, uint64_t step, bool
 
 /* The same of double, u = 2^-53, against long double: random magnitudes, and where activations
  * bend. */
-static double worst_double_error(const mmf_kernel_row *row, int id, double *where)
+static double worst_double_error(const mmf_kernel *row, int id, double *where)
 {
     static double z[CHUNK], ones[CHUNK], got[CHUNK];
     const mmf_activation_row *facts = mmf_activation_row_of((mmf_activation)id);
@@ -254,7 +256,7 @@ static bool is_special(double value, char code)
     }
 }
 
-static void test_double_activation(const mmf_kernel_row *row, int id)
+static void test_double_activation(const mmf_kernel *row, int id)
 {
     const char *name = mmf_activation_row_of((mmf_activation)id)->name;
     double worst = 0, where = 0;
@@ -284,7 +286,8 @@ void test_activations(void)
     char reason[MMF_REASON_TEXT];
     const mmf_problem nothing = {0};
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-        if (!rows[r]->supports(&nothing, reason) || (full && strcmp(full, rows[r]->name) != 0))
+        if (!rows[r]->family->supports(rows[r], &nothing, reason) ||
+            (full && strcmp(full, rows[r]->name) != 0))
             continue;
         for (int id = 0; id < MMF_ACT_COUNT; id++) {
             float where = 0;
@@ -308,7 +311,7 @@ void test_activations(void)
     }
 }
 
-static void rms_of(const mmf_kernel_row *row, int64_t m, int64_t n, int64_t k, bool transposed,
+static void rms_of(const mmf_kernel *row, int64_t m, int64_t n, int64_t k, bool transposed,
                    bool positive)
 {
     float *a = malloc((size_t)(m * k) * 4), *b = malloc((size_t)(n * k) * 4),
@@ -318,16 +321,18 @@ static void rms_of(const mmf_kernel_row *row, int64_t m, int64_t n, int64_t k, b
     for (int64_t i = 0; i < n * k; i++)
         b[i] = (float)((double)(random_bits() >> 11) * 0x1p-53 - (positive ? 0 : 0.5));
     mmf_problem p = {.m = m, .n = n, .k = k, .alpha = 1};
+    mmf_buffers buffers = {0};
     memset(p.dtype, MMF_ABSENT, sizeof p.dtype);
     p.dtype[MMF_A] = p.dtype[MMF_B] = p.dtype[MMF_OUT] = MMF_FLOAT32;
-    p.data[MMF_A] = a, p.data[MMF_B] = b, p.data[MMF_OUT] = out;
+    buffers.data[MMF_A] = a, buffers.data[MMF_B] = b, buffers.data[MMF_OUT] = out;
     p.strides[MMF_A] = (mmf_strides){.row = k, .col = 1};
     p.strides[MMF_B] =
         transposed ? (mmf_strides){.row = 1, .col = k} : (mmf_strides){.row = n, .col = 1};
     p.strides[MMF_OUT] = (mmf_strides){.row = n, .col = 1};
     mmf_config config;
-    row->configure(&p, &config);
-    row->run(&p, &config);
+    set_features(&p);
+    row->family->configure(row, &p, &config);
+    row->family->run(&p, &config, &buffers, NULL);
     double errors = 0, units = 0, sizes = 0;
     for (int64_t i = 0; i < m; i++) {
         for (int64_t j = 0; j < n; j++) {
@@ -354,7 +359,7 @@ static void rms_of(const mmf_kernel_row *row, int64_t m, int64_t n, int64_t k, b
 }
 
 /* An infinite product in the first piece of K stays infinite through the compensated sums. */
-static void infinity_of(const mmf_kernel_row *row)
+static void infinity_of(const mmf_kernel *row)
 {
     enum { M = 16, N = 24, K = 2000 };
     static float a[M * K], b[K * N], out[M * N];
@@ -364,14 +369,16 @@ static void infinity_of(const mmf_kernel_row *row)
         b[i] = 1;
     a[3 * K] = INFINITY;
     mmf_problem p = {.m = M, .n = N, .k = K, .alpha = 1};
+    mmf_buffers buffers = {0};
     memset(p.dtype, MMF_ABSENT, sizeof p.dtype);
     p.dtype[MMF_A] = p.dtype[MMF_B] = p.dtype[MMF_OUT] = MMF_FLOAT32;
-    p.data[MMF_A] = a, p.data[MMF_B] = b, p.data[MMF_OUT] = out;
+    buffers.data[MMF_A] = a, buffers.data[MMF_B] = b, buffers.data[MMF_OUT] = out;
     p.strides[MMF_A] = (mmf_strides){.row = K, .col = 1};
     p.strides[MMF_B] = p.strides[MMF_OUT] = (mmf_strides){.row = N, .col = 1};
     mmf_config config;
-    row->configure(&p, &config);
-    row->run(&p, &config);
+    set_features(&p);
+    row->family->configure(row, &p, &config);
+    row->family->run(&p, &config, &buffers, NULL);
     bool right = true;
     for (int i = 0; i < M * N; i++)
         right = right && out[i] == (i / N == 3 ? INFINITY : (float)K);
@@ -384,13 +391,14 @@ void test_accuracy(void)
     char reason[MMF_REASON_TEXT];
     const mmf_problem nothing = {0};
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-        for (size_t d = 0;
-             rows[r]->supports(&nothing, reason) && d < sizeof depths / sizeof *depths; d++) {
+        for (size_t d = 0; rows[r]->family->supports(rows[r], &nothing, reason) &&
+                           d < sizeof depths / sizeof *depths;
+             d++) {
             rms_of(rows[r], 64, 64, depths[d], false, true);
             rms_of(rows[r], 8, 512, depths[d], true, true);
             rms_of(rows[r], 64, 64, depths[d], true, false);
         }
-        if (rows[r]->supports(&nothing, reason)) {
+        if (rows[r]->family->supports(rows[r], &nothing, reason)) {
             rms_of(rows[r], 64, 64, 40000, false, true); /* needs the compensated sums */
             infinity_of(rows[r]);
         }

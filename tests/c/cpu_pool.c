@@ -69,16 +69,18 @@ static bool small_product(int64_t size)
     for (int64_t i = 0; i < 2 * size * size; i++)
         memory[i] = (float)(random_below(17) - 8);
     mmf_problem p = {.m = size, .n = size, .k = size, .alpha = 1};
+    mmf_buffers buffers = {0};
     memset(p.dtype, MMF_ABSENT, sizeof p.dtype);
     for (int o = 0; o < 3; o++) {
         const int operand = o == 0 ? MMF_A : o == 1 ? MMF_B : MMF_OUT;
         p.dtype[operand] = MMF_FLOAT32;
-        p.data[operand] = memory + o * size * size;
+        buffers.data[operand] = memory + o * size * size;
         p.strides[operand] = (mmf_strides){.row = size, .col = 1};
     }
     mmf_config config;
-    mmf_cpu_blocked.configure(&p, &config);
-    bool right = mmf_cpu_blocked.run(&p, &config) == MMF_OK;
+    set_features(&p);
+    mmf_cpu_blocked.family->configure(&mmf_cpu_blocked, &p, &config);
+    bool right = mmf_cpu_blocked.family->run(&p, &config, &buffers, NULL) == MMF_OK;
     for (int64_t i = 0; i < size; i++) {
         const int64_t j = (i * 7) % size;
         float sum = 0; /* small integers: exact in any order */
@@ -178,8 +180,8 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void time_one(const mmf_kernel_row *row, int dtype, int64_t m, int64_t n, int64_t k,
-                     bool turned, int packed, int activation, int threads)
+static void time_one(const mmf_kernel *row, int dtype, int64_t m, int64_t n, int64_t k, bool turned,
+                     int packed, int activation, int threads)
 {
     const size_t size = (size_t)element_size(dtype);
     char *a = aligned_alloc(64, (size_t)(m * k + 64) * size / 64 * 64 + 64),
@@ -193,9 +195,11 @@ static void time_one(const mmf_kernel_row *row, int dtype, int64_t m, int64_t n,
     for (int64_t i = 0; i < n; i++)
         store_random(dtype, bias + (size_t)i * size);
     mmf_problem p = {.m = m, .n = n, .k = k, .alpha = 1, .activation = (uint8_t)activation};
+    mmf_buffers buffers = {0};
     memset(p.dtype, MMF_ABSENT, sizeof p.dtype);
     p.dtype[MMF_A] = p.dtype[MMF_B] = p.dtype[MMF_OUT] = p.dtype[MMF_BIAS] = (uint8_t)dtype;
-    p.data[MMF_A] = a, p.data[MMF_B] = b, p.data[MMF_OUT] = out, p.data[MMF_BIAS] = bias;
+    buffers.data[MMF_A] = a, buffers.data[MMF_B] = b, buffers.data[MMF_OUT] = out,
+    buffers.data[MMF_BIAS] = bias;
     p.strides[MMF_A] = (mmf_strides){.row = k, .col = 1};
     p.strides[MMF_B] =
         turned ? (mmf_strides){.row = 1, .col = k} : (mmf_strides){.row = n, .col = 1};
@@ -206,18 +210,19 @@ static void time_one(const mmf_kernel_row *row, int dtype, int64_t m, int64_t n,
         panels = aligned_alloc(64, (size_t)mmf_cpu_panels_bytes((mmf_dtype)dtype, k, n));
         mmf_cpu_pack_panels((mmf_dtype)dtype, k, n, b, p.strides[MMF_B].row, p.strides[MMF_B].col,
                             panels);
-        p.data[MMF_B] = panels, p.packed = MMF_CPU_PANELS64;
+        buffers.data[MMF_B] = panels, p.packed = MMF_CPU_PANELS64;
     }
     mmf_config config;
     mmf_cpu_set_threads(threads);
-    row->configure(&p, &config);
+    set_features(&p);
+    row->family->configure(row, &p, &config);
     const double flops = 2.0 * (double)m * (double)n * (double)k;
     const int repeats = flops < 1e6 ? 20000 : flops < 1e8 ? 50 : 1;
     double best = 1e9;
     for (int sample = 0; sample < 15; sample++) {
         double start = seconds();
         for (int i = 0; i < repeats; i++)
-            row->run(&p, &config);
+            row->family->run(&p, &config, &buffers, NULL);
         double time = (seconds() - start) / repeats;
         best = time < best ? time : best;
     }
@@ -229,7 +234,7 @@ static void time_one(const mmf_kernel_row *row, int dtype, int64_t m, int64_t n,
 
 void time_rows(void)
 {
-    const mmf_kernel_row *rows[] = {VECTOR_ROWS};
+    const mmf_kernel *rows[] = {VECTOR_ROWS};
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         time_one(rows[r], MMF_FLOAT32, 1, 64, 64, false, 0, MMF_ACT_RELU, 1);
         time_one(rows[r], MMF_FLOAT32, 1, 64, 64, true, 0, MMF_ACT_RELU, 1);

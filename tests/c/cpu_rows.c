@@ -1,8 +1,8 @@
-/* Random problems through every CPU row, against a loop in long double and the bound of design.md.
- */
+/* Random problems through every CPU row, against a loop in long double and the bound of
+ * docs/bound.md. */
 #include "check.h"
 
-static const mmf_kernel_row *const rows[] = {VECTOR_ROWS, &mmf_cpu_reference};
+static const mmf_kernel *const rows[] = {MMF_CPU_KERNELS(ROW)};
 
 #define GUARD 8
 
@@ -14,6 +14,7 @@ typedef struct buffer {
 
 typedef struct test_case {
     mmf_problem problem;
+    mmf_buffers at;
     buffer buffers[MMF_OPERANDS];
     void *panels[2];
     bool in_place;
@@ -64,7 +65,7 @@ static void make_operand(test_case *t, int operand, int dtype, int64_t m, int64_
         (written ? store_nan : store_random)(dtype, b->memory + i * size);
     b->element = b->memory + (GUARD - low) * size;
     t->problem.dtype[operand] = (uint8_t)dtype;
-    t->problem.data[operand] = b->element;
+    t->at.data[operand] = b->element;
 }
 
 static int64_t offset_of(const mmf_problem *p, int operand, const int64_t *batch, int64_t i,
@@ -86,7 +87,7 @@ static double input(const test_case *t, int operand, const int64_t *batch, int64
                              offset_of(&t->problem, operand, batch, i, j) * element_size(dtype));
 }
 
-static const char *describe(const test_case *t, const mmf_kernel_row *row, int threads)
+static const char *describe(const test_case *t, const mmf_kernel *row, int threads)
 {
     static char text[400];
     const mmf_problem *p = &t->problem;
@@ -216,17 +217,20 @@ static void restore(test_case *t)
                    (size_t)(t->buffers[o].elements * element_size(t->problem.dtype[o])));
 }
 
-static void run_row(test_case *t, const mmf_kernel_row *row)
+static void run_row(test_case *t, const mmf_kernel *row)
 {
     const mmf_problem *p = &t->problem;
     char reason[MMF_REASON_TEXT];
     mmf_config config;
-    if (!row->supports(p, reason))
+    if ((p->packed && !(row->family->features & MMF_HAS(MMF_FEATURE_PACKED))) ||
+        !row->family->supports(row, p, reason))
         return;
     mmf_cpu_set_threads(1);
-    row->configure(p, &config);
+    set_features(&t->problem);
+    row->family->configure(row, p, &config);
     restore(t);
-    if (!check(row->run(p, &config) == MMF_OK, "%s: status", describe(t, row, 1)))
+    if (!check(row->family->run(p, &config, &t->at, NULL) == MMF_OK, "%s: status",
+               describe(t, row, 1)))
         return;
     for (int o = 0; o < MMF_OPERANDS; o++)
         if (t->buffers[o].memory && !(t->in_place && (o == MMF_C)))
@@ -248,7 +252,8 @@ static void run_row(test_case *t, const mmf_kernel_row *row)
     memcpy(once, t->buffers[MMF_OUT].memory, bytes);
     config.threads = 2 + random_below(3);
     restore(t);
-    check(row->run(p, &config) == MMF_OK && memcmp(once, t->buffers[MMF_OUT].memory, bytes) == 0,
+    check(row->family->run(p, &config, &t->at, NULL) == MMF_OK &&
+              memcmp(once, t->buffers[MMF_OUT].memory, bytes) == 0,
           "%s: other bits than on one thread", describe(t, row, config.threads));
     free(once);
 }
@@ -266,13 +271,13 @@ static void make_products(test_case *t, bool gated)
         if (p->packed) {
             t->panels[s] =
                 aligned_alloc(64, (size_t)mmf_cpu_panels_bytes((mmf_dtype)dtype, p->k, p->n));
-            mmf_cpu_pack_panels((mmf_dtype)dtype, p->k, p->n, p->data[b], p->strides[b].row,
+            mmf_cpu_pack_panels((mmf_dtype)dtype, p->k, p->n, t->at.data[b], p->strides[b].row,
                                 p->strides[b].col, t->panels[s]);
-            p->data[b] = t->panels[s];
+            t->at.data[b] = t->panels[s];
         }
     }
     if (p->k == 0) /* alpha is 0 or K is: nothing may be read */
-        p->data[MMF_A] = p->data[MMF_B] = p->data[MMF_B_UP] = NULL;
+        t->at.data[MMF_A] = t->at.data[MMF_B] = t->at.data[MMF_B_UP] = NULL;
 }
 
 static void make_epilogue(test_case *t, bool gated)
@@ -300,7 +305,7 @@ static void make_epilogue(test_case *t, bool gated)
             store_random(out_dtype, t->buffers[MMF_OUT].memory + e * element_size(out_dtype));
         p->dtype[MMF_C] = (uint8_t)out_dtype;
         p->strides[MMF_C] = p->strides[MMF_OUT];
-        p->data[MMF_C] = p->data[MMF_OUT];
+        t->at.data[MMF_C] = t->at.data[MMF_OUT];
     }
 }
 

@@ -224,7 +224,7 @@ def odd_strides(capsule: Capsule, view: np.ndarray, rng: Random) -> Any:
 
 @row
 def frees_itself(capsule: Capsule, view: np.ndarray, rng: Random) -> Any:
-    """The producer goes on with its own work in __dlpack__: other memory of the same size comes and goes."""
+    """The producer goes on with its own work in __dlpack__: it allocates and frees memory of the same size."""
     capsule.__class__ = Wrong
     capsule.act = lambda self: (libc.free(ctypes.c_void_p(libc.malloc(128))), Capsule.__dlpack__(self))[1]  # type: ignore[attr-defined]
     return VALID

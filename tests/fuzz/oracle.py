@@ -1,8 +1,8 @@
-"""The right result of a drawn call, without the code under test and cheap enough to be asked every time.
+"""The right result of a drawn call, without the code under test and cheap enough for every call.
 
 Small integers: z is exact and a multiple of 1/2, so that each activation is a table over z, with the bound that
-design.md derives for one evaluation of it (8 u |f| + 8 L u |z|, the bound of the call at its smallest K and S) and none
-for those that round nothing. Any other numbers: matmul_fused.testing's reference and bound.
+docs/bound.md derives for one evaluation of it (8 u |f| + 8 L u |z|, the bound of the call at its smallest K and S) and
+none for those that round nothing. Any other numbers: matmul_fused.testing's reference and bound.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from .oracle import tables
 from .producers import Capsule
 from .world import CALLS, World, pick
 
-# What the second half of a run may leave behind: caches that fill up, and next to nothing for each call.
+# Memory that the second half of a run may leave: caches that fill up, and next to nothing for each call.
 LEAK_BYTES, LEAK_RATE = 2 << 20, 0.25
 
 

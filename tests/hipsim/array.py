@@ -133,7 +133,7 @@ class Array:
 
 
 def make_wait(device: Device, later: int, earlier: int) -> None:
-    """Let what comes next in a stream wait for what is in another one of this device now."""
+    """Later work of a stream waits for the present work of another one of this device."""
     with device.current():
         event = made("hipEventCreateWithFlags", EVENT_NO_TIMING)
         try:

@@ -86,7 +86,7 @@ class Stream:
         return code == 0
 
     def wait_for(self, other: Stream | None) -> None:
-        """Let what comes next in this stream wait for what is in the other (None: the default stream) now."""
+        """Later work of this stream waits for the present work of the other (None: the default stream)."""
         make_wait((other or self).device, self.handle, other.handle if other else 0)
 
     def destroy(self) -> None:

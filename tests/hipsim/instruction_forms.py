@@ -38,6 +38,7 @@ class Form:
     def __init__(self, mnemonic, text, code, rdna):
         self.rdna, self.name, self.mnemonic, self.text = rdna, opcode(mnemonic), mnemonic, text
         self.code, self.dual, self.second = code[self.name], mnemonic.startswith("v_dual_"), False
+        self.table = code
         text, self.tail = re.fullmatch(r"(.*?)((?: \w+:\S+)*)", text).groups()
         self.operands = re.split(r", (?![^\[]*\])", text)
         self.modifiers = dict(re.findall(r"(\w+):(\S+)", self.tail))
@@ -113,7 +114,7 @@ class Form:
             given["D0"] = 0  # before gfx10 halves are written with zeros above: LLVM's zeroesHigh16BitsOfDest
         given["OPSEL"] = self.flag("op_sel", 0, 0) | self.flag("op_sel", 1, 0) << 1
         after = execute(
-            self.code, VCC=registers["v"], D1=0, EXEC=1, SIMM32=LITERAL, ROUND_MODE=0,
+            self.code, self.table, VCC=registers["v"], D1=0, EXEC=1, SIMM32=LITERAL, ROUND_MODE=0,
             BITOP3=int(self.modifiers.get("bitop3", "0"), 0), **given,
         )  # fmt: skip
         if self.compares:
@@ -124,6 +125,9 @@ class Form:
         result = after["D0"] & (2**64 - 1 if self.wide else 2**32 - 1)
         if self.flushes:
             result = flushed(result)
+        if self.modifiers.get("dst_sel") == "WORD_1":
+            high = self.modifiers["dst_unused"] == "UNUSED_PRESERVE"
+            result = result if high else (result & 0xFFFF) << 16
         return ((before & 0xFFFF | result << 16) & 0xFFFFFFFF) if high else result, mask & 1
 
     def assembly(self):
@@ -186,7 +190,14 @@ class ScalarForm(Form):
         if self.name.startswith("v_readfirstlane"):
             given |= {"VGPR": [[(given["S0"] + lane) & 0xFFFFFFFF] for lane in range(lanes)], "SRC0": 0}
         after = execute(
-            self.code, D0=registers["d"], SCC=registers["v"], EXEC=mask, EXEC_LO=mask, WAVE64=int(lanes == 64), **given
+            self.code,
+            self.table,
+            D0=registers["d"],
+            SCC=registers["v"],
+            EXEC=mask,
+            EXEC_LO=mask,
+            WAVE64=int(lanes == 64),
+            **given,
         )
         result = after["D0"] & (2**64 - 1 if self.wide else 2**32 - 1)
         return flushed(result) if self.flushes else result, int(after["SCC"]), int(after["EXEC"])

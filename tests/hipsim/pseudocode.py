@@ -59,7 +59,8 @@ class Bits(int):
 
     def __setattr__(self, name: str, value: Any) -> None:
         state, register, low = self.place
-        state.put(register, low, int(name[1:]), to_bits(name[0], int(name[1:]), value))
+        kind, width = ("b", 16) if name == "bf16" else (name[0], int(name[1:]))
+        state.put(register, low, width, to_bits(kind, width, value))
 
     def _range(self, key: Any) -> tuple[int, int]:
         first, last = (key.start, key.stop) if isinstance(key, slice) else (key, key)
@@ -80,11 +81,29 @@ class Bits(int):
 
 
 class State(dict):
-    """Names of the pseudo-code. A whole number reads as Bits; what is written to a name is kept as it is."""
+    """Names of the pseudo-code. A whole number reads as Bits; what is written to a name is kept as it is.
+
+    `code` (opcode -> pseudo-code) has what a text calls like a function, as v_med3_f32 does v_max_f32.
+    """
+
+    def __init__(self, code: dict[str, str], **names: Any) -> None:
+        super().__init__(**names)
+        self.code = code
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
         return Bits(value, 64, (self, name, 0)) if isinstance(value, int) else value
+
+    def __missing__(self, name: str) -> Any:
+        if name in FUNCTIONS:
+            raise KeyError(name)
+        text = self.code[name]
+
+        def call(*sources: Any) -> Any:
+            given = {f"S{k}": to_bits("f", 32, x) for k, x in enumerate(sources)}
+            return execute(text, self.code, D0=0, **given)["D0"].f32
+
+        return call
 
     def put(self, name: str, low: int, width: int, raw: int) -> None:
         mask = (1 << width) - 1 << low
@@ -122,6 +141,16 @@ def fma(a: Any, b: Any, c: Any, scale: int = 0) -> Any:
     )
 
 
+def is_signalling(x: Any) -> bool:
+    return bool(np.isnan(x)) and not to_bits("f", 32, x) >> 22 & 1
+
+
+def bfloat(x: Any) -> int:
+    """The bits of a float32 rounded to bfloat16, to nearest even."""
+    word = to_bits("f", 32, x)
+    return word >> 16 | 0x40 if np.isnan(x) else word + 0x7FFF + (word >> 16 & 1) >> 16
+
+
 def whole(x: Any, least: int, most: int) -> int:
     return 0 if np.isnan(x) else int(min(max(float(np.trunc(x)), least), most))
 
@@ -154,13 +183,17 @@ FUNCTIONS: dict[str, Any] = {
     "fma": fma, "exponent": exponent, "trunc": np.trunc, "mantissa": lambda x: np.frexp(x)[0],
     "frexp_exp": lambda x: int(np.frexp(x)[1]), "pow": lambda _, y: np.exp2(np.float64(y)),
     "ldexp": lambda x, n: np.ldexp(x, max(-5000, min(5000, int(n)))),
-    "isNAN": np.isnan, "sign": lambda x: bool(np.signbit(x)), "cvtToQuietNAN": lambda x: x, "signext": lambda x: x,
+    "isNAN": np.isnan, "isSignalNAN": is_signalling, "isQuietNAN": lambda x: np.isnan(x) and not is_signalling(x),
+    "WAVE_MODE": SimpleNamespace(IEEE=True), "TRAPSTS": SimpleNamespace(), "f32_to_bf16": bfloat,
+    "sign": lambda x: bool(np.signbit(x)), "cvtToQuietNAN": lambda x: x, "signext": lambda x: x,
     "u32_to_f32": np.float32, "i32_to_f32": np.float32, "i32_to_f64": np.float64, "f32_to_f64": np.float64,
     "f64_to_f32": np.float32, "f16_to_f32": np.float32, "f32_to_f16": np.float16,
     "f32_to_u32": lambda x: whole(x, 0, 2**32 - 1),
     "s_ff1_i32_b64": lambda x: (x & -x).bit_length() - 1, "s_ff1_i32_b32": lambda x: (x & -x).bit_length() - 1,
 }  # fmt: skip
 WRITTEN = [  # what is spelled differently in Python
+    (r"is(Signal|Quiet|)NAN\(64'F\(([^()]*)\)\)", r"is\1NAN(\2)"),  # NumPy's conversion makes a NaN quiet
+    (r"^lambda\((.*?)\) \(", r"lambda \1: ("),
     (r"(\d+)'([UIFB])\(", r"cast('\2', \1, "),
     (r"(\d+)'(0x[0-9a-f]+|\d+)U?", r"Bits(\2, \1)"),
     (r"\b(0x[0-9a-f]+|\d+)(?:ULL|LL|U)\b", r"\1"),
@@ -206,8 +239,12 @@ def _expression(text: str) -> str:
 @functools.cache
 def compiled(text: str) -> Any:
     lines, depth = [], 0
-    for statement in re.split(r"[;\n]", re.sub(r"//.*", "", text)):
-        statement = statement.strip()
+    rest = ""
+    for line in re.split(r"[;\n]", re.sub(r"//.*", "", text)):
+        statement = f"{rest} {line}".strip()
+        rest = statement if statement.count("(") > statement.count(")") else ""
+        if rest:
+            continue
         if match := re.fullmatch(r"(if|elsif) (.*) then", statement):
             depth -= match[1] == "elsif"
             lines.append("    " * depth + f"{match[1].replace('elsif', 'elif')} {_expression(match[2])}:")
@@ -227,8 +264,8 @@ def compiled(text: str) -> Any:
     return compile("\n".join(lines), "<pseudo-code>", "exec")
 
 
-def execute(text: str, **registers: Any) -> State:
+def execute(text: str, code: dict[str, str], **registers: Any) -> State:
     """The registers after it, those of one lane: laneId is 0."""
-    state = State(laneId=0, **dict.fromkeys(("tmp", "tmp0", "tmp1"), 0), **registers)
+    state = State(code, laneId=0, **dict.fromkeys(("tmp", "tmp0", "tmp1"), 0), **registers)
     exec(compiled(text), FUNCTIONS, state)
     return state

@@ -80,7 +80,7 @@ def run_tile(part, image, n, rng):
     with Module(part, image) as module:
         module["tile"](16, 256, out, part.array(a), part.array(b), out_bias, n)
         got = part.to_numpy(out)
-    return np.abs(got - (a @ b + bias[:n])).max() < 1e-4
+    return np.abs(got - (a.astype(np.float64) @ b + bias[:n])).max() < 1e-4
 
 
 def test_a_right_kernel_is_clean(part, rng):

@@ -3,12 +3,15 @@
 Random and special operands; every form runs on all 64 (32) lanes. Statements are written from the ISA documents' words.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 
 import hipsim
 from hipsim import Module
 from hipsim.compile import object_of
+from hipsim.pseudocode import fma
 
 N = 512
 SPECIAL = np.array(  # zeros, infinities, NaN, subnormals, limits of the types and of the conversions
@@ -163,12 +166,14 @@ def operands(rng):
 
 
 def run(part, rows, inputs, suffix=""):
-    """Every row's instruction over the inputs: one kernel, an output row for each."""
+    """Every row's instruction over the inputs, its own modifiers last: one kernel, an output row for each."""
     lines = []
-    for k, (name, count) in enumerate(rows):
+    for k, (name, count, *modifiers) in enumerate(rows):
         sources = ", ".join(f"%{n + 1}" for n in range(count))
         registers = ", ".join(f'"v"({x})' for x in "xyz"[:count])
-        lines.append(f'asm("{name} %0, {sources}{suffix}" : "=v"(d) : {registers}); out[{k} * {N} + i] = d;')
+        lines.append(
+            f'asm("{name} %0, {sources}{suffix}{"".join(modifiers)}" : "=v"(d) : {registers}); out[{k} * {N} + i] = d;'
+        )
     source = f"""
 extern "C" __global__ void GROUP(256) all(unsigned *out, const unsigned *a, const unsigned *b, const unsigned *c)
 {{
@@ -260,6 +265,26 @@ def test_conversions_to_halves(part, rng):
             assert np.array_equal(pair["v_cvt_pk_bf16_f32"][exact], bfloat(x)[exact])
             assert np.array_equal(pair["v_cvt_pk_f16_f32"][exact], half(x)[exact])
             assert np.all((pair["v_cvt_pk_bf16_f32"][~exact] & 0x7FFF) > 0x7F80)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_mixed_precision(part, rng):
+    """fma(a, b, c), each a float32, or the low or the high half of its register as a float16."""
+    inputs = operands(rng)
+    halves = [[(x & 0xFFFF), x >> 16] for x in inputs]
+    choices = [[f(x), *(h.astype(np.uint16).view(np.float16).astype(F32) for h in pair)]
+               for x, pair in zip(inputs, halves, strict=True)]  # fmt: skip
+    picks = list(itertools.product(range(3), repeat=3))
+    rows = []
+    for pick in picks:
+        high, is_half = ([int(k == 2) for k in pick], [int(k > 0) for k in pick])
+        rows.append(("v_fma_mix_f32", 3, f" op_sel:[{high[0]},{high[1]},{high[2]}]"
+                     f" op_sel_hi:[{is_half[0]},{is_half[1]},{is_half[2]}]"))  # fmt: skip
+    for row, pick in zip(run(part, rows, inputs), picks, strict=True):
+        sources = [values[k] for values, k in zip(choices, pick, strict=True)]
+        expected = np.array([fma(*terms) for terms in zip(*sources, strict=True)], F32)
+        same = np.where(np.isnan(expected), np.isnan(f(row)), row == bits(expected))
+        assert same.all(), f"{pick}, {[x[~same][0] for x in sources]}: {f(row)[~same][0]}, {expected[~same][0]}"
 
 
 COMPARE = {

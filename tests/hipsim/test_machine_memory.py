@@ -48,7 +48,7 @@ def kernel(part, name):
     tail = f", {place[0]}" if space != "ds" else f" {place[0]}"
     kind = "s" if space == "s" else "v"
     operands = f'"+{kind}"(r) : {place[1]}' if loads else f': "v"(r), {place[1]}'
-    order = "%0, %1" if loads else "%1, %0"
+    order = "%0, %1" if loads or space == "buffer" else "%1, %0"
     text = f'asm volatile("{name} {order}{tail}\\n {wait}" : {operands} : "memory");'
     return f"""
 typedef unsigned words {f"__attribute__((ext_vector_type({words})))" if words > 1 else ""};
@@ -83,18 +83,20 @@ def expected(name, memory, at, registers):
     before = registers.copy()
     for lane in range(LANES):
         if space == "s":
-            registers[lane] = np.frombuffer(memory[at[0] + OFFSET :][:size].tobytes(), np.uint32)
+            registers[lane] = np.frombuffer(memory[at[0] + OFFSET :][:size].tobytes().ljust(4, b"\0"), np.uint32)
             continue
         if lane % 3 == 0:
             continue
         place = int(at[lane]) + OFFSET
         shift = 2 if half == "d16_hi_" else 0
         register = before[lane].view(np.uint8)[shift:]
+        data = memory[place : place + size].copy()
+        part = min(size, 4)
+        inside = np.repeat([space != "buffer" or place + at + part <= RECORDS for at in range(0, size, part)], part)
         if not loads:
-            memory[place : place + size] = register[:size]
+            memory[place : place + size] = np.where(inside, register[:size], data)
             continue
-        inside = space != "buffer" or place + size <= RECORDS
-        data = memory[place : place + size] if inside else np.zeros(size, np.uint8)
+        data[~inside] = 0
         new = registers[lane].view(np.uint8)
         if half:
             new[shift : shift + 2] = 0

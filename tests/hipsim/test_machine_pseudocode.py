@@ -2,7 +2,7 @@
 
 Each form (instruction_forms.py) runs on random and special operands; what it left in registers, and in VCC, SCC or
 EXEC, is compared with the evaluated pseudo-code (pseudocode.py), lane by lane. What has no pseudo-code that says its
-effect stands in ELSEWHERE, with the test that covers it; so an opcode that is new in a kernel fails here.
+effect is listed in ELSEWHERE, with the test that covers it; so an opcode that is new in a kernel fails here.
 """
 
 import functools
@@ -35,6 +35,7 @@ ELSEWHERE = {
     r"s_c?branch.*|s_endpgm": "hipsim/test_launch.py::test_guard_in_the_kernel_is_needed",
     r"s_nop": "hipsim/test_machine_checks.py::test_hazards_of_matrix_results",
     r"v_perm_b32": "hipsim/test_machine_instructions.py::test_integers",
+    r"v_fma_mix_f32": "hipsim/test_machine_instructions.py::test_mixed_precision",
     # hints, and caches that are not modelled: no state of the program
     r"s_clause|s_delay_alu|s_sendmsg|s_set_inst_prefetch_distance": "test_sweep.py::test_sample",
     r"global_inv|buffer_gl0_inv": "test_sweep.py::test_sample",

@@ -1,4 +1,4 @@
-"""What scripts of this folder share, and support.py with them. Imports nothing: a script may block packages first."""
+"""Shared by the scripts of this folder and by support.py. Imports nothing: a script may block packages first."""
 
 import sys
 

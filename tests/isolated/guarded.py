@@ -1,5 +1,5 @@
 """Calls at the edges of blocks and panels, under the preloaded tests/c/guarded_malloc.c: a kernel that needs more
-workspace than it asked for, or reads beyond an operand, dies at once. Prints each size, then "done".
+workspace than it requested, or reads beyond an operand, dies at once. Prints each size, then "done".
 
 Argument: the kernel.
 """
@@ -34,7 +34,7 @@ def between_guards(array, first):
 
 
 def compute(m, n, k, dtype, turned, gated):
-    """One call on a thread of its own, whose workspace is therefore no larger than asked for."""
+    """One call on a thread of its own, whose workspace is therefore no larger than requested."""
     global seen
     A, B = rng.integers(-2, 3, (m, k)).astype(dtype), rng.integers(-2, 3, (k, n)).astype(dtype)
     weight = between_guards(np.asfortranarray(B) if turned else B, gated)

@@ -16,7 +16,8 @@ import matmul_fused as mf  # noqa: E402
 A, B = np.random.default_rng(0).random((2, 40, 40), np.float32)
 for dtype, tolerance in (("float32", 1e-4), ("float64", 1e-13), ("float16", 1e-1)):
     got = mf.matmul_fused(A.astype(dtype), B.astype(dtype), B[0], "relu")
-    wanted = np.maximum(A.astype(dtype).astype(float) @ B.astype(dtype).astype(float) + B[0], 0)
+    a, b = (x.astype(dtype).astype(np.longdouble) for x in (A, B))
+    wanted = np.maximum(a @ b + B[0], 0)
     assert got.dtype == dtype
     assert abs(got - wanted).max() < tolerance, dtype
 packed = mf.prepack(B, gate_layout="halves")

@@ -1,4 +1,4 @@
-"""Import in subinterpreters, then in the main one. Prints what comes of each."""
+"""Import in subinterpreters, then in the main one. Prints each outcome."""
 
 import importlib
 import warnings

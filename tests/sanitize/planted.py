@@ -49,7 +49,7 @@ BUGS = (
     Bug(
         "an import keeps a reference",
         "address",
-        "csrc/binding/import_capsule.c",
+        "csrc/binding/libraries/dlpack.c",
         "    Py_XDECREF(method);\n",
         "",
         r"reference counts changed",

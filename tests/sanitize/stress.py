@@ -1,7 +1,7 @@
 """First calls of many threads at once, in a new process: the pool, the thread count, the type cache and the errors
 start under a race. Prints "done"; run under ThreadSanitizer by run.py.
 
-Results are compared bit for bit, and threads come and go, so that their workspaces do.
+Results are compared bit for bit, and threads start and end, so that workspaces are created and freed.
 """
 
 import sys

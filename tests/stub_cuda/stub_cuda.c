@@ -7,7 +7,7 @@
 #include "stub_cuda.h"
 
 #include "cpu/rows.h"
-#include "gpu/kernels/gemm_args.h"
+#include "gpu/kernels/common/gemm_args.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -373,6 +373,30 @@ int cuEventDestroy_v2(void *e)
 
 /* --- launch --- */
 
+/* Is everything that the kernel may not look at 0? Other bytes would be those of the host's stack.
+ */
+static bool is_clean(const mmf_gemm_args *args)
+{
+    static const mmf_gemm_strides none;
+    const char *end = (const char *)(args + 1);
+    for (int i = 0; i < MMF_GEMM_OPERANDS; i++) {
+        const mmf_gemm_strides *s = &args->strides[i];
+        const bool absent = args->dtype[i] == MMF_GEMM_ABSENT;
+        if (absent && (args->data[i] || memcmp(s, &none, sizeof none)))
+            return false;
+        for (int b = args->batch_ndim; b < MMF_GEMM_BATCH; b++)
+            if (s->batch[b])
+                return false;
+    }
+    for (int b = args->batch_ndim; b < MMF_GEMM_BATCH; b++)
+        if (args->batch_shape[b])
+            return false;
+    for (const char *byte = (const char *)&args->epilogue + 1; byte < end; byte++)
+        if (*byte)
+            return false;
+    return true;
+}
+
 int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *s, void **arguments, void **extra)
 {
@@ -387,6 +411,8 @@ int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
     if (code || is_capturing(s) || strncmp(kernel->name, "empty", 5) == 0)
         return code;
     const mmf_gemm_args *args = arguments[0];
+    if (!is_clean(args))
+        return STUB_LAUNCH_FAILED;
     for (int i = 0; i < MMF_GEMM_OPERANDS; i++) /* empty operands have no address to ask about */
         if (args->dtype[i] != MMF_GEMM_ABSENT && args->data[i] && args->k &&
             stub_device_of(args->data[i]) >= 0 &&

@@ -2,7 +2,7 @@
 #ifndef STUB_CUDA_H
 #define STUB_CUDA_H
 
-#include "gpu/kernels/gemm_args.h"
+#include "gpu/kernels/common/gemm_args.h"
 
 #include <stddef.h>
 #include <stdint.h>

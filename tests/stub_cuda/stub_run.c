@@ -13,7 +13,7 @@ static const struct {
 #define MMF_GPU_KERNEL(name, family, operands, tile_m, tile_n, tile_k, threads, lds, layout,       \
                        targets)                                                                    \
     {#name, MMF_GEMM_##operands, tile_m, tile_n, threads},
-#include "gpu/kernels/kernels.def"
+#include "gpu/kernels/common/kernels.def"
 #undef MMF_GPU_KERNEL
 };
 
@@ -53,7 +53,8 @@ int stub_error(int code, const char **out, int text)
 }
 
 /* The part of the problem that tile number `tile` is. */
-static void cut_tile(const mmf_gemm_args *args, int index, int64_t tile, mmf_problem *p)
+static void cut_tile(const mmf_gemm_args *args, int index, int64_t tile, mmf_problem *p,
+                     mmf_buffers *buffers)
 {
     int64_t of_matrix = args->tiles_m * args->tiles_n, batch = tile / of_matrix;
     int64_t columns = args->gated ? kernels[index].tile_n / 2 : kernels[index].tile_n;
@@ -80,7 +81,7 @@ static void cut_tile(const mmf_gemm_args *args, int index, int64_t tile, mmf_pro
             offset += rest % args->batch_shape[b] * s->batch[b];
             rest /= args->batch_shape[b];
         }
-        p->data[i] = (char *)args->data[i] + offset * mmf_dtypes[p->dtype[i]].size;
+        buffers->data[i] = (char *)args->data[i] + offset * mmf_dtypes[p->dtype[i]].size;
         p->strides[i].row = s->row;
         p->strides[i].col = s->col;
     }
@@ -101,9 +102,10 @@ int stub_run(const char *kernel, const mmf_gemm_args *args, unsigned workgroups,
     for (unsigned w = 0; w < workgroups; w++) {
         mmf_problem p;
         mmf_config config;
-        cut_tile(args, index, args->first_tile + w, &p);
-        mmf_cpu_reference.configure(&p, &config);
-        if (mmf_cpu_reference.run(&p, &config))
+        mmf_buffers buffers = {0};
+        cut_tile(args, index, args->first_tile + w, &p, &buffers);
+        mmf_cpu_reference.family->configure(&mmf_cpu_reference, &p, &config);
+        if (mmf_cpu_reference.family->run(&p, &config, &buffers, NULL))
             return STUB_LAUNCH_FAILED;
     }
     return 0;

@@ -1,8 +1,6 @@
 /* The blocked row for AVX2 + FMA + F16C. Compiled with -mavx2 -mfma -mf16c; nothing here may run
  * before supports(). 6 rows x 2 vectors of accumulators leave 4 of the 16 registers for B and the
  * broadcast of A. Path of a call: see blocked.inc. */
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-
 #define MMF_ROW mmf_cpu_blocked_avx2
 #define MMF_ROW_NAME "cpu_blocked_avx2"
 #define MMF_NEEDS_AVX2
@@ -22,33 +20,3 @@
 #define MMF_DOT_GROUP_OF_2 2
 #define MMF_DOT_GROUP_OF_3 2
 #include "cpu/kernels/blocked.inc"
-
-#else /* another architecture: the row is there and refuses */
-
-#include <stdio.h>
-
-#include "cpu/rows.h"
-
-static bool supports(const mmf_problem *problem, char *reason)
-{
-    (void)problem;
-    snprintf(reason, MMF_REASON_TEXT, "needs AVX2, FMA and F16C, which this CPU lacks");
-    return false;
-}
-
-static void configure(const mmf_problem *problem, mmf_config *config)
-{
-    (void)problem;
-    *config = (mmf_config){0};
-}
-
-static mmf_status run(const mmf_problem *problem, const mmf_config *config)
-{
-    (void)problem, (void)config;
-    return mmf_fail(MMF_NOT_IMPLEMENTED, "cpu_blocked_avx2 needs AVX2, FMA and F16C");
-}
-
-const mmf_kernel_row mmf_cpu_blocked_avx2 = {
-    .name = "cpu_blocked_avx2", .supports = supports, .configure = configure, .run = run};
-
-#endif

@@ -31,10 +31,11 @@ __all__ = [*_HOME, "force_kernel"]  # noqa: PLE0604
 
 @contextmanager
 def force_kernel(name: str | None) -> Iterator[None]:
-    """Let only the kernel row called name run on this thread; None: any.
+    """Let only the named kernels run on this thread; None: any.
 
-    Calls that the row cannot do raise NotImplementedError with its reason; an unknown name is a
-    ValueError. Nests: the row forced before comes back at the end.
+    Names of kernels or families, several separated by commas; a device that none of them is for is unaffected. Calls
+    that the kernels cannot do raise NotImplementedError with the reasons; an unknown name is a ValueError. Nests: what
+    was forced before comes back at the end.
     """
     from matmul_fused import _core
 

@@ -228,7 +228,7 @@ class Case:
         return frozenset(topic for topic, yes in exercised.items() if yes)
 
 
-# M, N, K of layers of models (features.md, section 3), cut along N to what a CPU multiplies in a blink.
+# M, N, K of layers of language, speech and vision models, cut along N to what a CPU multiplies in a blink.
 MODEL_SHAPES = (
     (1, 512, 4096), (1, 129, 11008), (3, 1024, 2880), (5, 384, 7168), (7, 1152, 768),
     (16, 1280, 1152), (17, 768, 3072), (32, 384, 2048), (65, 136, 2048), (128, 576, 768),

@@ -146,7 +146,7 @@ class DeviceArray:
         self.device, self.dtype, self.shape, self.strides = device, operand.buffer.dtype, operand.shape, operand.strides
         self.pointer = device.allocate(operand.buffer.nbytes)
         self.data = self.pointer + operand.offset * operand.buffer.itemsize
-        self.streams: list[Any] = []  # what consumers asked for
+        self.streams: list[Any] = []  # streams that consumers passed
         self._keep: list[Any] = []
         if operand.buffer.nbytes:
             device.upload(self.pointer, operand.buffer.view(np.uint8))
@@ -198,7 +198,7 @@ def to_numpy(device: Device, result: Any) -> Array:
 
 
 class DeviceTransfer:
-    """A Transfer to a GPU; results come as mf.Array."""
+    """A Transfer to a GPU; results are mf.Arrays."""
 
     def __init__(self, device: str) -> None:
         self.device = Device(device)

@@ -163,7 +163,7 @@ class Step:
         if row.step is not None:
             radius = radius + row.step(z.value, z.radius)
         spread = slope * z.spread
-        exact = ~np.isfinite(z.value)  # infinities come without an error
+        exact = ~np.isfinite(z.value)  # infinities have no error
         if exact.any():
             radius, spread = np.where(exact, 0, radius), np.where(exact, 0, spread)
         ball = Ball(value, radius, np.maximum(spread, 2 * self.unit * np.abs(value)) + tiny, z.free)

@@ -23,7 +23,7 @@ probability e^-t,
     n = (sum sigma^2)^2 / sum sigma^4           the effective number of elements
     p = max sigma^2 / sum sigma^2               the share of the largest
 
-The margins of the rule (0.3 for 0.289 ulp, every rounding taken as u of what it rounds) stand for RMS_FROM elements of
+The margins of the rule (0.3 for 0.289 ulp, every rounding taken as u of what it rounds) suit RMS_FROM elements of
 one size. Where few elements carry the errors, as after relu_squared of values of many sizes, the mean may stray by
 stray(n, p) - stray(RMS_FROM, 1 / RMS_FROM) more. Both come from what is allowed, never from what is observed.
 """

@@ -1,4 +1,4 @@
-"""Correct rounding to the four dtypes, in NumPy alone (ml_dtypes is asked only for its dtype object).
+"""Correct rounding to the four dtypes, in NumPy alone (ml_dtypes provides the dtype object only).
 
 Role: the bottom of matmul_fused.testing. Casts are not used, because ml_dtypes rounds float64 to bfloat16 twice
 (through float32); frexp, rint and ldexp are exact and work for float64 and for np.longdouble alike.

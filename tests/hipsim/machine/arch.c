@@ -1,5 +1,5 @@
 /* The parts that can be simulated: one row each, sizes as the real part's HIP runtime reports them
- * (AMD's architecture pages and LLVM's AMDGPUUsage; amd_kernels.md section 2). */
+ * (AMD's architecture pages and LLVM's AMDGPUUsage; docs/amd_gpus.md). */
 #include "machine.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* LDS bank conflicts: the lanes of an access are served in groups; within a group each bank gives
  * one dword a cycle, equal dwords once. The groups and banks are a model made from published
- * measurements (amd_kernels.md section 1.3), never verified on hardware by this project. */
+ * measurements (docs/amd_gpus.md), never verified on hardware by this project. */
 #include "shadow.h"
 
 /* Groups in which n lanes in turn are served. */
@@ -33,7 +33,7 @@ static const uint8_t *groups_of(const struct wave *w, unsigned bytes, bool write
 
 enum { GROUPS = 8, BANKS = 64, DIFFERENT = 16 };
 
-/* No bank is asked for two dwords in a group, nor for one dword twice. */
+/* No bank serves two dwords of a group, nor one dword twice. */
 static bool free_of_conflicts(const uint32_t *address, uint64_t lanes, unsigned words,
                               const uint8_t *groups, unsigned banks)
 {

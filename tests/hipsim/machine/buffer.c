@@ -32,7 +32,7 @@ static bool describe(struct wave *w, const struct op *o, int first, struct buffe
 }
 
 /* Lanes whose bytes [at, at + bytes) are in range. Whether the scalar offset counts is not promised
- * (amd_kernels.md section 6), so a lane that depends on it is reported. */
+ * (docs/amd_gpus.md), so a lane that depends on it is reported. */
 static uint64_t in_range(struct wave *w, const struct buffer *b, unsigned at, unsigned bytes)
 {
     uint32_t end = at + bytes, last = b->records - end;

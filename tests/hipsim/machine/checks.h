@@ -8,7 +8,7 @@
 
 #include "internal.h"
 
-/* What the checks know of an instruction by its name, told apart once, by the decoder. */
+/* Traits of an instruction that the checks need, found by its name, once, by the decoder. */
 enum trait {
     TRAIT_F64_MATRIX = 1 << 0,
     TRAIT_F32 = 1 << 1, /* the name ends in _f32 */

@@ -1,4 +1,4 @@
-/* What looks across lanes or wraps another instruction: DPP, SDWA, the pair of a VOPD, lane reads
+/* Operations across lanes, or around another instruction: DPP, SDWA, the pair of a VOPD, lane reads
  * and writes, permutations.
  * Path of a launch: the loop of run.c, class VALU. */
 #include "lanes.h"

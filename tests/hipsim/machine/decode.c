@@ -132,7 +132,7 @@ static struct op *new_op(struct hipsim_program *program)
     return o;
 }
 
-/* Some forms differ in their operands only by what stands at the end of the text: a load straight
+/* The operands of some forms differ only at the end of the text: a load straight
  * to LDS, an atomic that returns. The row's name then has that as an ending. */
 static void name_variant(const char *text, char *out, size_t bytes)
 {

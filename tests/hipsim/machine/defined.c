@@ -81,7 +81,7 @@ static uint64_t inputs(struct wave *w, const struct op *o)
     return good;
 }
 
-/* Lanes for which register `word` of a source is defined; a single register stands for both. */
+/* Lanes for which register `word` of a source is defined; a single register serves both. */
 static uint64_t word_of(struct wave *w, const struct operand *s, unsigned word)
 {
     const uint64_t *defined = w->checks->defined;

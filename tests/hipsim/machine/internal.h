@@ -1,4 +1,4 @@
-/* What the machine's own files share: decoded operations, waves, workgroups, and the helpers with
+/* Shared by the machine's files: decoded operations, waves, workgroups, and the helpers with
  * which an instruction reads its sources and writes its result.
  *
  * A register is an array of 64 lanes; an instruction is a loop over lanes that the compiler turns

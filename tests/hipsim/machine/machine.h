@@ -73,7 +73,7 @@ struct hipsim_allocation {
     bool writable;
 };
 
-/* What the runtime offers the machine. Called from several threads at once. */
+/* Callbacks from the machine into the runtime. Called from several threads at once. */
 struct hipsim_memory {
     void *context;
     /* The live allocation that holds `address`; false if none does. */

@@ -1,6 +1,6 @@
 /* Matrix instructions: MFMA of CDNA and WMMA of RDNA. The operands are unpacked into float rows,
  * multiplied by rank-1 updates along K, and accumulated in the registers of the result, whose lanes
- * of one register are a row of it. Layouts: amd_kernels.md section 2. The order of the sum inside
+ * of one register are a row of it. Layouts: docs/amd_gpus.md. The order of the sum inside
  * one instruction is not promised by hardware; here it is k = 0, 1, 2, ... with fused steps.
  * Path of a launch: the loop of run.c, class MATRIX. EXEC is ignored, as by the hardware. */
 #include "matrix.h"

@@ -1,4 +1,4 @@
-/* What the memory instructions share: reaching device memory and LDS with every access checked. */
+/* Shared by the memory instructions: access to device memory and LDS, every one checked. */
 #ifndef HIPSIM_MEMORY_H
 #define HIPSIM_MEMORY_H
 

@@ -347,7 +347,8 @@ bool parse_instruction(struct hipsim_program *program, struct op *o, const char 
     }
     o->run = o->row->run;
     o->class = (uint8_t)o->row->class;
-    o->op_sel_hi = 7;
+    /* Not written, op_sel_hi means the upper halves; of the mixed forms, three float32. */
+    o->op_sel_hi = strstr(o->row->name, "_mix") ? 0 : 7;
     if (dpp)
         o->dpp = program_allocate(program, sizeof *o->dpp);
     if (sdwa)

@@ -1,7 +1,6 @@
-/* What follows the operands of an instruction: offsets, cache bits, clamp, op_sel, DPP, SDWA, wait
- * counts; and the last pass over an operation, which makes constants ready to read and lists the
- * registers that the checks look at.
- * Path of a launch: decode.c -> parse.c -> here. */
+/* The text after the operands of an instruction: offsets, cache bits, clamp, op_sel, DPP, SDWA,
+ * wait counts; and the last pass over an operation, which makes constants ready to read and lists
+ * the registers that the checks look at. Path of a launch: decode.c -> parse.c -> here. */
 #include "decode.h"
 #include "lanes.h"
 

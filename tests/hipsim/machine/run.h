@@ -1,4 +1,4 @@
-/* What run.c and the checks of checks.h know of each other. */
+/* Shared by run.c and the checks of checks.h. */
 #ifndef HIPSIM_RUN_H
 #define HIPSIM_RUN_H
 

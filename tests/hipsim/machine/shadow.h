@@ -1,4 +1,4 @@
-/* What the checks remember beside the registers and LDS of a workgroup; only the checks' own files
+/* State of the checks beside the registers and LDS of a workgroup; only the checks' own files
  * look inside. */
 #ifndef HIPSIM_SHADOW_H
 #define HIPSIM_SHADOW_H

@@ -2,7 +2,7 @@
  * covers the load was waited for. Loads of one counter return in order, except scalar loads (and
  * flat ones), which make every count but 0 useless. Tokens are counted even where the check is off:
  * races.c asks whether an access to LDS was complete.
- * Rules: simulator.md section 4; the ISA documents' chapters on manually inserted waits. */
+ * Rules: docs/simulator.md; the ISA documents' chapters on manually inserted wait states. */
 #include "shadow.h"
 
 static const char *const counter_names[COUNTERS] = {"vmcnt", "lgkmcnt", "expcnt", "vscnt", "kmcnt"};

@@ -8,7 +8,7 @@
 
 enum { MOST_GRID_YZ = 65536 };
 
-/* What the compiler may ask for behind the explicit arguments; the launch knows all of it but
+/* Hidden arguments, which follow the explicit ones; the launch knows all of them but
  * pointers into the real runtime, which are zero: a kernel that follows one is told at its
  * instruction. */
 static const struct {

@@ -1,6 +1,7 @@
 /* For mutation tests: the instructions of a loaded kernel, how often each executed, and other bytes
  * in their place. A kernel is named by its module's device and its function's name; the module that
- * was loaded last counts. Path of a call: off it, but for the counts that launch.c takes along. */
+ * was loaded last counts. Not on the path of a call, but for the counts that launch.c takes along.
+ */
 #include "rt.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* What a device has to answer for: violations, counters, leaks. Read by the tests as JSON. */
+/* The report of a device: violations, counters, leaks. Read by the tests as JSON. */
 #include "rt.h"
 
 #include <stdarg.h>

@@ -1,0 +1,80 @@
+/* JAX: operands through __dlpack__, read-only; results are mf.Arrays that jax.dlpack takes over.
+ * Path of a call: its row of libraries/. */
+#include "binding/libraries/library.h"
+
+#include "binding/objects.h"
+#include "binding/scalars.h"
+
+/* Asked before the exchange API: a view by it could be written to, an array of jax may not. */
+static mmf_status recognise(mmf_state *state, PyObject *object, const char *name,
+                            mmf_type_facts *facts)
+{
+    int tracer = mmf_is_subclass(Py_TYPE(object), "jax.core", "Tracer");
+    int array = tracer ? 0 : mmf_is_subclass(Py_TYPE(object), "jax", "Array");
+    (void)state;
+    if (tracer < 0 || array < 0)
+        return MMF_PYTHON_ERROR;
+    if (tracer)
+        return mmf_fail(
+            MMF_TYPE_ERROR,
+            "%s is a JAX tracer; call matmul_fused outside jax.jit and other transformations "
+            "(matmul_fused.jax will serve those)",
+            name);
+    if (array)
+        facts->library = &mmf_library_jax;
+    return MMF_OK;
+}
+
+static mmf_status import(mmf_state *state, mmf_import *import, mmf_stream *stream)
+{
+    mmf_status status = mmf_dlpack_import(state, import, stream);
+    import->tensor.readonly = MMF_READONLY;
+    return status;
+}
+
+/* Will jax keep the dtype? Without x64 it silently narrows float64. */
+static mmf_status check_kept(mmf_state *state, const mmf_tensor *tensor)
+{
+    if (tensor->dtype != MMF_FLOAT64)
+        return MMF_OK;
+    PyObject *module = PyImport_ImportModule("jax.dtypes");
+    PyObject *canonicalize = mmf_attribute(module, "canonicalize_dtype");
+    PyObject *wanted = canonicalize ? PyUnicode_FromString("float64") : NULL;
+    PyObject *dtype = mmf_invoke(canonicalize, 1, wanted, NULL);
+    mmf_dtype given = MMF_ABSENT;
+    mmf_status status =
+        dtype ? mmf_parse_dtype(state, dtype, "out_dtype", &given) : MMF_PYTHON_ERROR;
+    Py_XDECREF(dtype);
+    if (status || given == MMF_FLOAT64)
+        return status;
+    return mmf_fail(MMF_TYPE_ERROR,
+                    "jax makes %s of a float64 result; set jax_enable_x64 or choose another "
+                    "out_dtype",
+                    mmf_dtypes[given].name);
+}
+
+static mmf_status new_output(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
+                             void *stream, mmf_output *output)
+{
+    output->ran_python = true;
+    mmf_status status = check_kept(state, tensor);
+    return status ? status : mmf_array_new_output(state, a, tensor, stream, output);
+}
+
+/* jax.dlpack.from_dlpack(mf.Array) */
+static PyObject *finish(mmf_state *state, const mmf_import *a, mmf_output *output)
+{
+    PyObject *module = PyImport_ImportModule("jax.dlpack");
+    (void)state;
+    (void)a;
+    return mmf_invoke(mmf_attribute(module, "from_dlpack"), 1, output->object, NULL);
+}
+
+const mmf_library mmf_library_jax = {
+    .recognise = recognise,
+    .import = import,
+    .trusted = true,
+    .new_output = new_output,
+    .finish = finish,
+    .owner = &mmf_library_array,
+};

@@ -1,0 +1,81 @@
+/* Which of a kernel's two epilogues a problem takes: that in registers (kernels/common/
+ * epilogue_registers.h), if its conditions hold, else the general one. Path of a call: asked by
+ * gemm.c. */
+#include "gpu/epilogue_form.h"
+
+#include "gpu/kernels/common/gemm_args.h"
+
+/* RUN: bytes that a thread stores at once. Rows of a tile (at most 512), MAX_PITCH bytes apart, lie
+ * within 2^31 bytes. */
+enum { RUN = 16, MAX_PITCH = 1 << 22 };
+
+static const bool hot[MMF_ACT_COUNT] = {
+#define MMF_ACTIVATION(id, name, parameters, default0, default1, f)
+#define MMF_GATED(id, name, parameters, default0, default1, f)
+#define MMF_ALIAS(name, id)
+#define MMF_HOT(id) [MMF_ACT_##id] = true,
+#include "problem/activations.def"
+#undef MMF_ACTIVATION
+#undef MMF_GATED
+#undef MMF_ALIAS
+};
+
+/* What the epilogue in registers implements. */
+static const uint32_t features = MMF_HAS(MMF_A) | MMF_HAS(MMF_B) | MMF_HAS(MMF_B_UP) |
+                                 MMF_HAS(MMF_BIAS) | MMF_HAS(MMF_BIAS_UP) | MMF_HAS(MMF_C) |
+                                 MMF_HAS(MMF_C_UP) | MMF_HAS(MMF_OUT) | MMF_HAS(MMF_FEATURE_GATED);
+
+static bool present(const mmf_problem *p, int operand)
+{
+    return p->dtype[operand] != MMF_ABSENT;
+}
+
+/* Does every matrix of an operand begin at a multiple of 16 bytes? */
+static bool aligned(const mmf_problem *p, int operand, int64_t size)
+{
+    bool all = p->offset[operand] % RUN == 0;
+    for (int b = 0; b < p->batch_ndim; b++)
+        all = all && p->strides[operand].batch[b] * size % RUN == 0;
+    return all;
+}
+
+/* Rows of whole runs: contiguous, each at a multiple of 16 bytes, 0 or more bytes apart. */
+static bool in_runs(const mmf_problem *p, int operand)
+{
+    const mmf_strides *s = &p->strides[operand];
+    int64_t size = mmf_dtypes[p->dtype[operand]].size;
+    return p->dtype[operand] == p->dtype[MMF_A] && s->col == 1 && aligned(p, operand, size) &&
+           (p->m == 1 || (s->row >= 0 && s->row <= MAX_PITCH / size && s->row * size % RUN == 0));
+}
+
+/* Is a bias constant along the rows (then in whole runs) or along the columns? by_row: which. */
+static bool takes_bias(const mmf_problem *p, int operand, bool *by_row)
+{
+    const mmf_strides *s = &p->strides[operand];
+    int64_t size = mmf_dtypes[p->dtype[operand]].size;
+    if (p->dtype[operand] != p->dtype[MMF_A] && p->dtype[operand] != MMF_FLOAT32)
+        return false;
+    *by_row = s->col == 0;
+    if (*by_row)
+        return p->m == 1 || (s->row >= 0 && s->row <= MAX_PITCH / size);
+    return s->col == 1 && (p->m == 1 || s->row == 0) && aligned(p, operand, size);
+}
+
+int mmf_gpu_epilogue_form(const mmf_problem *p, bool general)
+{
+    bool by_row = false, up_by_row = false;
+    mmf_dtype dtype = p->dtype[MMF_A];
+    if (general || dtype == MMF_FLOAT64 || !hot[p->activation] || p->features & ~features)
+        return MMF_EPILOGUE_GENERAL;
+    if (p->n * mmf_dtypes[dtype].size % RUN || !in_runs(p, MMF_OUT))
+        return MMF_EPILOGUE_GENERAL;
+    if (present(p, MMF_C) && (p->activation != MMF_ACT_NONE || !in_runs(p, MMF_C)))
+        return MMF_EPILOGUE_GENERAL;
+    if (present(p, MMF_BIAS) && !takes_bias(p, MMF_BIAS, &by_row))
+        return MMF_EPILOGUE_GENERAL;
+    if (present(p, MMF_BIAS_UP) &&
+        (!takes_bias(p, MMF_BIAS_UP, &up_by_row) || up_by_row != by_row ||
+         p->dtype[MMF_BIAS_UP] != p->dtype[MMF_BIAS]))
+        return MMF_EPILOGUE_GENERAL;
+    return by_row ? MMF_EPILOGUE_REGISTERS_ROW_BIAS : MMF_EPILOGUE_REGISTERS;
+}

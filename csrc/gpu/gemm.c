@@ -1,0 +1,90 @@
+/* A problem as mmf_gemm_args and a grid of tiles. Path of a call: see gemm.h. */
+#include "gpu/gemm.h"
+
+#include "gpu/epilogue_form.h"
+#include "gpu/kernels/common/gemm_args.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+_Static_assert((int)MMF_GEMM_BATCH == (int)MMF_MAX_BATCH &&
+                   (int)MMF_GEMM_PARAMETERS == (int)MMF_MAX_PARAMETERS &&
+                   sizeof(mmf_gemm_strides) == sizeof(mmf_strides),
+               "the kernel's argument is a field by field copy");
+_Static_assert(sizeof(mmf_gemm_args) <= MMF_ARGUMENT_BYTES, "arguments of a kernel");
+
+/* Tiles along one axis. */
+static int64_t tiles_of(int64_t length, int64_t tile)
+{
+    return length / tile + (length % tile != 0);
+}
+
+bool mmf_gpu_gemm_supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+{
+    mmf_gpu *gpu;
+    int64_t tiles, columns = mmf_problem_gated(p) ? kernel->tile_n / 2 : kernel->tile_n;
+    if (mmf_gpu_get(p->device, &gpu)) {
+        snprintf(reason, MMF_REASON_TEXT, "%.150s", mmf_error_text());
+        return false;
+    }
+    if (!mmf_gpu_has_code(gpu, kernel->instance, reason))
+        return false;
+    if (__builtin_mul_overflow(tiles_of(p->m, kernel->tile_m), tiles_of(p->n, columns), &tiles) ||
+        tiles >= INT64_C(1) << 31) { /* kernels count the tiles of a matrix in 31 bits */
+        snprintf(reason, MMF_REASON_TEXT, "the result has too many tiles");
+        return false;
+    }
+    return true;
+}
+
+static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *problem,
+                       const mmf_buffers *buffers, unsigned char *arguments)
+{
+    (void)problem;
+    memcpy(arguments + plan->launch[0].argument + offsetof(mmf_gemm_args, data), buffers->data,
+           sizeof buffers->data);
+    return MMF_OK;
+}
+
+void mmf_gpu_gemm_configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+{
+    const int64_t columns = mmf_problem_gated(p) ? kernel->tile_n / 2 : kernel->tile_n;
+    mmf_launch_plan *plan = mmf_launch_plan_begin(config);
+    int64_t batches = 1;
+    config->tile_m = kernel->tile_m;
+    config->tile_n = kernel->tile_n;
+    config->tile_k = kernel->tile_k;
+    config->threads = mmf_gpu_instances[kernel->instance].threads;
+    for (int b = 0; b < p->batch_ndim; b++)
+        batches *= p->batch_shape[b];
+    if (p->m == 0 || p->n == 0 || batches == 0)
+        return;
+    mmf_launch *launch = mmf_launch_plan_add(plan, kernel->instance, sizeof(mmf_gemm_args));
+    mmf_gemm_args *args = mmf_launch_argument(plan, launch);
+    plan->bind = bind;
+    args->m = p->m;
+    args->n = p->n;
+    args->k = p->k;
+    memcpy(args->batch_shape, p->batch_shape, sizeof args->batch_shape);
+    memcpy(args->strides, p->strides, sizeof args->strides);
+    memcpy(args->dtype, p->dtype, sizeof args->dtype);
+    memcpy(args->parameters, p->parameters, sizeof args->parameters);
+    args->alpha = p->alpha;
+    args->beta = p->beta;
+    args->tiles_m = tiles_of(p->m, kernel->tile_m);
+    args->tiles_n = tiles_of(p->n, columns);
+    args->batch_ndim = p->batch_ndim;
+    args->activation = p->activation;
+    args->gated = mmf_problem_gated(p);
+    args->epilogue = (unsigned char)mmf_gpu_epilogue_form(p, config->general_epilogue);
+    launch->grid_x = args->tiles_m * args->tiles_n * batches;
+    launch->first = offsetof(mmf_gemm_args, first_tile);
+}
+
+mmf_status mmf_gpu_gemm_run(const mmf_problem *problem, const mmf_config *config,
+                            const mmf_buffers *buffers, const atomic_bool *cancelled)
+{
+    (void)cancelled; /* what was launched runs to its end */
+    return mmf_launch_plan_run(problem, config, buffers);
+}

@@ -1,0 +1,30 @@
+/* What the families of GEMM kernels share: the checks that all of them make, and a problem as the
+ * argument and the grid of one launch. Path of a call: under supports() and configure() of the
+ * families. */
+#ifndef MMF_GPU_GEMM_H
+#define MMF_GPU_GEMM_H
+
+#include "gpu/launch_plan.h"
+
+/* What a kernel that ends in the general epilogue, kernels/common/epilogue_general.h, implements.
+ */
+#define MMF_GPU_EPILOGUE_FEATURES                                                                  \
+    (MMF_HAS(MMF_A) | MMF_HAS(MMF_B) | MMF_HAS(MMF_B_UP) | MMF_HAS(MMF_BIAS) |                     \
+     MMF_HAS(MMF_BIAS_UP) | MMF_HAS(MMF_C) | MMF_HAS(MMF_C_UP) | MMF_HAS(MMF_MULTIPLY) |           \
+     MMF_HAS(MMF_PREACTIVATION) | MMF_HAS(MMF_PREACTIVATION_UP) | MMF_HAS(MMF_OUT) |               \
+     MMF_HAS(MMF_FEATURE_GATED))
+#define MMF_GPU_EPILOGUE_DTYPES                                                                    \
+    (MMF_DTYPE_BIT(MMF_FLOAT32) | MMF_DTYPE_BIT(MMF_FLOAT64) | MMF_DTYPE_BIT(MMF_FLOAT16) |        \
+     MMF_DTYPE_BIT(MMF_BFLOAT16))
+
+/* Is there code for the GPU, and can a grid count the tiles? */
+bool mmf_gpu_gemm_supports(const mmf_kernel *kernel, const mmf_problem *problem, char *reason);
+
+/* One launch, a workgroup for each tile. */
+void mmf_gpu_gemm_configure(const mmf_kernel *kernel, const mmf_problem *problem,
+                            mmf_config *config);
+
+mmf_status mmf_gpu_gemm_run(const mmf_problem *problem, const mmf_config *config,
+                            const mmf_buffers *buffers, const atomic_bool *cancelled);
+
+#endif

@@ -1,0 +1,148 @@
+/* Carriers bring a step's part of A or B through registers to shared memory: fetch() loads, put()
+ * writes. Path of a call: the main loops of kernels for CDNA without loads straight to LDS. */
+#ifndef MMF_CDNA_CARRIER_H
+#define MMF_CDNA_CARRIER_H
+
+#include "gpu/kernels/cdna/lds.h"
+#include "gpu/kernels/cdna/memory.h"
+
+/* Lines: of the tile, in two regions of half as many. AlongK: k has stride 1, else the lines have.
+ * Wide: chunks may be loaded at once. */
+template <bool AlongK, bool Wide, int Lines, int Threads> struct carrier;
+
+/* k has stride 1: a thread takes chunk c of the lines thread / 8 + Threads / 8 * i. */
+template <bool Wide, int Lines, int Threads> struct carrier<true, Wide, Lines, Threads> {
+    enum { APART = Threads / 8, LOADS = Lines / APART };
+    static_assert(APART % 16 == 0 && LOADS % 2 == 0, "a load lies in one region, swizzled alike");
+    region regions[2];
+    unsigned offset[LOADS], slot;
+    chunk next[LOADS];
+
+    static __attribute__((device, always_inline)) int region_of_load(int i)
+    {
+        return i / (LOADS / 2);
+    }
+
+    __attribute__((device, always_inline)) void start(const region &low, const region &high)
+    {
+        regions[0] = low;
+        regions[1] = high;
+        const unsigned c = thread_id() & 7, line = thread_id() >> 3;
+        MMF_UNROLL
+        for (int i = 0; i < LOADS; i++) {
+            const region &from = regions[region_of_load(i)];
+            offset[i] =
+                from.bytes <= 0 ? NOWHERE : (line + i % (LOADS / 2) * APART) * from.pitch + c * 16;
+        }
+        /* fetch adds k to what the bounds are checked with: they must not be smaller than k. */
+        MMF_UNROLL
+        for (int i = 0; i < 2; i++)
+            if (regions[i].bytes <= 0)
+                regions[i].bytes = MOST_BYTES;
+        slot = place<true>(line, c);
+    }
+
+    /* The step that begins at k; only the next `left` elements of a line count. */
+    __attribute__((device, always_inline)) void fetch_cut(long long k, int left)
+    {
+        const int mine = left - (int)(thread_id() & 7) * 8;
+        MMF_UNROLL
+        for (int i = 0; i < LOADS; i++) {
+            const unsigned at = offset[i] + (unsigned)k * region::SIZE;
+            next[i] =
+                load_chunk<Wide>(regions[region_of_load(i)].describe(), mine > 0 ? at : NOWHERE, 0);
+            MMF_UNROLL
+            for (int d = 0; d < 4; d++) {
+                const int inside = mine - 2 * d;
+                next[i][d] &= inside > 1 ? 0xffffffff : inside == 1 ? 0xffff : 0;
+            }
+        }
+    }
+
+    __attribute__((device, always_inline)) void fetch(unsigned k)
+    {
+        MMF_UNROLL
+        for (int i = 0; i < LOADS; i++)
+            next[i] = load_chunk<Wide>(regions[region_of_load(i)].describe(), offset[i],
+                                       k * region::SIZE);
+    }
+
+    __attribute__((device, always_inline)) void put(local lines) const
+    {
+        MMF_UNROLL
+        for (int i = 0; i < LOADS; i++)
+            *(MMF_LOCAL chunk *)(lines + slot + i * APART * LINE) = next[i];
+    }
+};
+
+/* The lines have stride 1: a thread takes chunk c, eight lines, of four neighbouring k, and
+ * transposes. Bit 6 of the thread chooses the region, so that a wave stays in one; the other bits
+ * are dealt out so that 16 neighbours write to 16 different places of the banks. */
+template <bool Wide, int Lines, int Threads> struct carrier<false, Wide, Lines, Threads> {
+    enum { LOADS = 4 };
+    static_assert(Lines / 8 * (LINE_K / LOADS) == Threads && Lines % 128 == 0,
+                  "one chunk a thread");
+    region begin, at;
+    unsigned offset[LOADS], slot;
+    chunk next[LOADS];
+
+    static __attribute__((device, always_inline)) unsigned bit(int i)
+    {
+        return (unsigned)thread_id() >> i & 1;
+    }
+
+    static __attribute__((device, always_inline)) unsigned four_k()
+    {
+        return bit(3) | bit(5) << 1 | bit(7) << 2 | bit(2) << 3;
+    }
+
+    __attribute__((device, always_inline)) void start(const region &low, const region &high)
+    {
+        begin = __builtin_amdgcn_readfirstlane((int)bit(6)) ? high : low;
+        at = begin;
+        const unsigned c = bit(4) | bit(0) << 1 | bit(1) << 2 | (unsigned)thread_id() >> 8 << 3;
+        const unsigned k = four_k(), line = c * 8 + bit(6) * (Lines / 2);
+        MMF_UNROLL
+        for (int i = 0; i < LOADS; i++)
+            offset[i] = (k * 4 + i) * begin.pitch + c * 16;
+        slot = place<false>(line, k >> 1) + (k & 1) * 8;
+    }
+
+    __attribute__((device, always_inline)) void go_to(long long k)
+    {
+        at.base = begin.base + k * begin.pitch;
+        at.bytes = begin.bytes - k * begin.pitch;
+    }
+
+    __attribute__((device, always_inline)) void fetch_cut(long long k, int left)
+    {
+        go_to(k);
+        MMF_UNROLL
+        for (int i = 0; i < LOADS; i++) {
+            const bool inside = (int)four_k() * 4 + i < left;
+            next[i] = load_chunk<Wide>(at.describe(), inside ? offset[i] : NOWHERE, 0);
+        }
+    }
+
+    __attribute__((device, always_inline)) void fetch(unsigned k)
+    {
+        go_to(k);
+        MMF_UNROLL
+        for (int i = 0; i < LOADS; i++)
+            next[i] = load_chunk<Wide>(at.describe(), offset[i], 0);
+    }
+
+    __attribute__((device, always_inline)) void put(local lines) const
+    {
+        MMF_UNROLL
+        for (unsigned e = 0; e < 8; e++) {
+            const unsigned pick = e % 2 ? 0x07060302 : 0x05040100; /* high halves, or low */
+            half_chunk value;
+            value[0] = __builtin_amdgcn_perm(next[1][e / 2], next[0][e / 2], pick);
+            value[1] = __builtin_amdgcn_perm(next[3][e / 2], next[2][e / 2], pick);
+            *(MMF_LOCAL half_chunk *)(lines + ((slot ^ (e & 3) * 16) + e * LINE)) = value;
+        }
+    }
+};
+
+#endif

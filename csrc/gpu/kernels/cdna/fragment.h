@@ -1,0 +1,71 @@
+/* Fragments of 16 lines by 32 k of A and B, and the matrix instructions that multiply them.
+ * Path of a call: the main loops of kernels for CDNA. */
+#ifndef MMF_CDNA_FRAGMENT_H
+#define MMF_CDNA_FRAGMENT_H
+
+#include "gpu/kernels/cdna/lds.h"
+
+typedef mmf_float4 block; /* this lane's part of 16 x 16 sums */
+
+/* Two blocks are 32 lines: lane i of 16 holds line 8 (i / 4) + i % 4 of the even block, and the
+ * line 4 below of the odd one. Of a product B A^T it then has eight neighbouring n: four in either
+ * block of B. */
+MMF_DEVICE constexpr int block_line(int b)
+{
+    return b / 2 * 32 + b % 2 * 4;
+}
+
+MMF_DEVICE int lane_line(int lane)
+{
+    return (lane & 12) * 2 + (lane & 3);
+}
+
+/* Every lane holds 8 k of a line of A and of a line of B: a lane's sums are 4 n of one m. */
+template <int Dtype> MMF_DEVICE block multiply(chunk b, chunk a, block sum)
+{
+#if defined(__gfx950__)
+    if (Dtype == MMF_GEMM_FLOAT16) {
+        typedef _Float16 halves __attribute__((ext_vector_type(8)));
+        return __builtin_amdgcn_mfma_f32_16x16x32_f16((halves)b, (halves)a, sum, 0, 0, 0);
+    }
+    typedef __bf16 brains __attribute__((ext_vector_type(8)));
+    return __builtin_amdgcn_mfma_f32_16x16x32_bf16((brains)b, (brains)a, sum, 0, 0, 0);
+#else
+    MMF_UNROLL
+    for (int i = 0; i < 2; i++) {
+        const half_chunk low = i ? b.zw : b.xy, up = i ? a.zw : a.xy;
+        if (Dtype == MMF_GEMM_FLOAT16) {
+            typedef _Float16 halves __attribute__((ext_vector_type(4)));
+            sum = __builtin_amdgcn_mfma_f32_16x16x16f16((halves)low, (halves)up, sum, 0, 0, 0);
+        } else {
+            typedef short brains __attribute__((ext_vector_type(4)));
+            sum = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k((brains)low, (brains)up, sum, 0, 0, 0);
+        }
+    }
+    return sum;
+#endif
+}
+
+/* Where a lane finds its chunks in shared memory: of its line, chunk lane / 16 of either half of
+ * k. The first line is a multiple of 32. */
+template <bool AlongK> struct reader {
+    unsigned at[2];
+
+    __attribute__((device, always_inline)) void start(unsigned first_line)
+    {
+        const unsigned lane = thread_id() & 63;
+        MMF_UNROLL
+        for (unsigned half = 0; half < 2; half++)
+            at[half] = place<AlongK>(first_line + lane_line(lane & 15), half * 4 + lane / 16);
+    }
+
+    /* Its chunk in the block whose even lines begin `lines_on` lines on: as block_line() says. */
+    __attribute__((device, always_inline)) chunk read(local lines, int half,
+                                                      unsigned lines_on) const
+    {
+        const unsigned from = AlongK ? at[half] : at[half] ^ (lines_on >> 4 & 3) * 16;
+        return *(MMF_LOCAL const chunk *)(lines + (from + lines_on * LINE));
+    }
+};
+
+#endif

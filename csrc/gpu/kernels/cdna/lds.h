@@ -1,0 +1,47 @@
+/* A and B in shared memory: lines (m of A, n of B) of 64 elements of 16 bits along k, in 8 chunks
+ * of 16 bytes; chunk c of a line lies at place c ^ swizzle(line), against bank conflicts.
+ * Path of a call: the main loops of kernels for CDNA. */
+#ifndef MMF_CDNA_LDS_H
+#define MMF_CDNA_LDS_H
+
+#include "gpu/kernels/common/device.h"
+
+#define MMF_LOCAL __attribute__((address_space(3)))
+typedef MMF_LOCAL char *local;
+typedef unsigned chunk __attribute__((ext_vector_type(4))); /* 16 bytes: 8 elements */
+typedef unsigned half_chunk __attribute__((ext_vector_type(2)));
+
+enum { LINE_K = 64, LINE = LINE_K * 2 }; /* elements and bytes of a line */
+
+/* The 16 lanes of a fragment read lines 8 (i / 4) + i % 4, plus 4 for an odd block: the first two
+ * terms tell 8 neighbours apart. AlongK is false where lines are written transposed, 16 threads
+ * at once to lines 16 apart: the third term tells these apart. */
+template <bool AlongK> MMF_DEVICE unsigned swizzle(unsigned line)
+{
+    return (line & 3) ^ (line >> 3 & 1) << 2 ^ (AlongK ? 0 : line >> 4 & 3);
+}
+
+/* Where chunk c of a line lies. */
+template <bool AlongK> MMF_DEVICE unsigned place(unsigned line, unsigned c)
+{
+    return line * LINE + (c ^ swizzle<AlongK>(line)) * 16;
+}
+
+/* Barrier of the workgroup without a fence, which would wait for the loads that are under way. */
+MMF_DEVICE void meet()
+{
+    __builtin_amdgcn_sched_barrier(0);
+    asm volatile("" ::: "memory");
+    __builtin_amdgcn_s_barrier();
+    asm volatile("" ::: "memory");
+    __builtin_amdgcn_sched_barrier(0);
+}
+
+/* What this wave wrote to shared memory is there. */
+MMF_DEVICE void wait_for_shared()
+{
+    __builtin_amdgcn_sched_barrier(0);
+    __builtin_amdgcn_s_waitcnt(0xc07f); /* lgkmcnt(0); vmcnt and expcnt as they are */
+}
+
+#endif

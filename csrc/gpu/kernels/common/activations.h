@@ -1,0 +1,65 @@
+/* Every activation of activations.def as a type: of pairs of floats, and of doubles. Path of a
+ * call: both epilogues switch over them. */
+#ifndef MMF_ACTIVATIONS_H
+#define MMF_ACTIVATIONS_H
+
+#include "gpu/kernels/common/pairs.h"
+
+/* mmf_activation of problem/activation.h */
+enum {
+#define MMF_ACTIVATION(id, name, parameters, default0, default1, f) ACT_##id,
+#define MMF_GATED(id, name, parameters, default0, default1, f) ACT_##id,
+#define MMF_ALIAS(name, id)
+#include "problem/activations.def"
+#undef MMF_ACTIVATION
+#undef MMF_GATED
+#undef MMF_ALIAS
+};
+
+#define MMF_REAL mmf_float2
+#define T(name) name##_float2
+#include "gpu/kernels/common/activate.inc"
+#undef MMF_REAL
+#undef T
+#define MMF_REAL double
+#define T(name) name##_double
+#include "gpu/kernels/common/activate.inc"
+#undef MMF_REAL
+#undef T
+
+/* What an activation is computed on at once: two floats, one double. */
+template <class Real> struct act_unit {
+    typedef mmf_float2 type;
+};
+template <> struct act_unit<double> {
+    typedef double type;
+};
+
+/* of(gate or z, up, parameters) */
+template <int Id> struct activation;
+#define MMF_FORM(id, real, ...)                                                                    \
+    static __attribute__((device, always_inline)) real of(real z, real up, real p0, real p1)       \
+    {                                                                                              \
+        (void)up;                                                                                  \
+        return act_##id(__VA_ARGS__, p0, p1);                                                      \
+    }
+#define MMF_ACTIVATION(id, name, parameters, default0, default1, f)                                \
+    template <> struct activation<ACT_##id> {                                                      \
+        enum { gated = 0 };                                                                        \
+        MMF_FORM(id##_float2, mmf_float2, z)                                                       \
+        MMF_FORM(id##_double, double, z)                                                           \
+    };
+#define MMF_GATED(id, name, parameters, default0, default1, f)                                     \
+    template <> struct activation<ACT_##id> {                                                      \
+        enum { gated = 1 };                                                                        \
+        MMF_FORM(id##_float2, mmf_float2, z, up)                                                   \
+        MMF_FORM(id##_double, double, z, up)                                                       \
+    };
+#define MMF_ALIAS(name, id)
+#include "problem/activations.def"
+#undef MMF_ACTIVATION
+#undef MMF_GATED
+#undef MMF_ALIAS
+#undef MMF_FORM
+
+#endif

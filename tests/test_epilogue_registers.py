@@ -1,0 +1,85 @@
+"""The epilogue in registers on what it takes: hot activations, biases, C, whole runs of 16 bytes in cut tiles.
+
+The sweep reaches it by chance alone: most of its cases have a feature, a size or an alignment for the general one.
+"""
+
+import functools
+import itertools
+import os
+
+import numpy as np
+import pytest
+
+import matmul_fused as mf
+from matmul_fused.testing import Case, run_case
+from matmul_fused.testing.devices import Device, DeviceTransfer, to_numpy
+from matmul_fused.testing.run import NumPyTransfer
+from support import draw
+
+DEVICE = os.environ["MMF_TEST_DEVICE"]
+HOT = ("none", "relu", "gelu", "gelu_tanh", "silu")
+HOT_GATED = ("swiglu", "geglu", "geglu_tanh")
+SIZES = ((1, 8, 24), (5, 24, 0), (130, 136, 40), (70, 264, 65), (128, 128, 64))
+BIASES = (("", ""), ("row", ""), ("row", "float32"), ("column", ""), ("column", "float32"), ("scalar", ""))
+
+KERNELS = (None,) if DEVICE == "cpu" else ("gemm_mfma", "gemm_simt")
+FORMS = ("",) if DEVICE == "cpu" else ("", ", general_epilogue")  # as the host picks; the other one
+
+pytestmark = pytest.mark.device
+
+
+@functools.cache
+def transfer():
+    return NumPyTransfer() if DEVICE == "cpu" else DeviceTransfer(DEVICE)
+
+
+def features():
+    """What the epilogue in registers takes, as keywords of a Case."""
+    for activation, (bias, bias_dtype) in itertools.product(HOT, BIASES):
+        yield {"activation": activation, "bias": bias, "bias_dtype": bias_dtype}
+    for activation, gate_layout in itertools.product(HOT_GATED, ("halves", "halves_up_first", "pair")):
+        for bias, bias_dtype in BIASES[:3]:
+            yield {"activation": activation, "gate_layout": gate_layout, "bias": bias, "bias_dtype": bias_dtype}
+    for c in ("full", "row", "inplace"):
+        yield {"c": c, "beta": 0.7, "bias": "row"}
+    for values in ("special", "large"):
+        yield {"bias": "row", "values": values, "activation": "silu"}
+        yield {"bias": "row", "bias_dtype": "float32", "values": values}
+    yield {"batch": "2", "bias": "row", "activation": "relu"}
+
+
+def cases(dtype, full):
+    """Every feature in every size, or each in one: neighbours, which differ least, in different ones."""
+    for number, feature in enumerate(features()):
+        for i, (m, n, k) in enumerate(SIZES):
+            if full or i == number % len(SIZES):
+                layout = ("NT", "NN", "TN", "TT")[i % 4]
+                yield Case(m, n, k, dtype=dtype, layout=layout, alpha=(1.0, -1.25)[i % 2], **feature)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_epilogue_in_registers(kernel, dtype, form, sweep_seed, request):
+    ran = 0
+    for case in cases(dtype, request.config.getoption("full")):
+        try:
+            run_case(case, sweep_seed, kernel=kernel and kernel + form, xp=transfer())
+        except NotImplementedError:  # another GPU, another dtype
+            assert kernel == "gemm_mfma", case.id
+        else:
+            ran += 1
+    assert ran or kernel == "gemm_mfma"
+
+
+def test_nan_stays_nan():
+    """A NaN whose bits are all ones: rounding to bfloat16 must not carry out of it."""
+    a, b = draw((9, 16), "bfloat16", 1), draw((16, 24), "bfloat16", 2)
+    bias = np.zeros(24, np.float32)
+    bias.view(np.uint32)[3:5] = 0x7FFFFFFF, 0xFFFFFFFF
+    if DEVICE == "cpu":
+        out = mf.matmul_fused(a, b, bias)
+    else:
+        device = Device(DEVICE)
+        out = to_numpy(device, mf.matmul_fused(device.array(a), device.array(b), device.array(bias)))
+    assert (np.isnan(out.astype(np.float32)) == np.isnan(bias)).all()

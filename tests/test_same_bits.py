@@ -1,0 +1,76 @@
+"""tools/same_bits.py sees what it is for: one changed bit, a changed guard byte, another refusal, a side that ends."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import matmul_fused as mf
+from matmul_fused import testing
+from matmul_fused.testing import Case, make_inputs
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+try:
+    import same_bits
+finally:
+    sys.path.pop(0)
+
+ROW = "cpu_blocked"
+CASES = [Case(3, 5, 7), Case(3, 5, 7, out_view="padded", preactivation="float32", bias="row", prepack=True)]
+
+
+def lines(*results):
+    return [json.dumps({"row": result}) for result in results]
+
+
+@pytest.mark.parametrize(
+    ("there", "any_text", "says"),
+    [
+        (lines("aa", "refused: E: x"), False, None),
+        (lines("aa", "refused: E: y"), True, None),
+        (lines("aa", "refused: E: y"), False, "there refused: E: y"),
+        (lines("ab", "refused: E: x"), False, "there ab"),
+        (lines("aa", "aa"), True, "there aa"),
+        (lines("aa"), False, "ended early"),
+        (lines("aa", "refused: E: x", "aa"), False, "ended early"),
+    ],
+)
+def test_compare(there, any_text, says):
+    differing = same_bits.compare([lines("aa", "refused: E: x"), there], CASES, ["row"], any_text)
+    assert len(differing) == (says is not None)
+    assert says is None or says in differing[0]
+
+
+@pytest.mark.parametrize("case", CASES, ids=["new", "written"])
+def test_result_holds_every_bit(case, monkeypatch):
+    inputs = make_inputs(case, 0)
+    right = same_bits.result(testing, inputs, ROW)
+    assert right == same_bits.result(testing, inputs, ROW)
+    call = mf.matmul_fused
+
+    def flips(name, where):
+        def flipped(**arguments):
+            out = call(**arguments)
+            array = inputs.operands[name].buffer if name else out
+            array.reshape(-1)[where : where + 1].view(np.uint32)[...] ^= 1
+            return out
+
+        return flipped
+
+    places = [("preactivation", -1), ("out", 0), ("B", 90)] if case.out_view else [("", 0), ("A", 85)]
+    for name, where in places:
+        where %= inputs.operands[name].buffer.size if name else 15
+        monkeypatch.setattr(mf, "matmul_fused", flips(name, where))
+        assert same_bits.result(testing, inputs, ROW) != right, name
+    monkeypatch.undo()
+    assert same_bits.result(testing, inputs, ROW) == right
+
+
+def test_result_of_a_refusal():
+    inputs = make_inputs(CASES[1], 0)
+    assert same_bits.result(testing, inputs, "no_such").startswith("refused: ValueError: ")
+    reason = same_bits.result(testing, inputs, "cpu_reference")
+    assert reason.startswith("refused: NotImplementedError: ")
+    assert "cpu_blocked" not in reason  # nor any row but the forced one
