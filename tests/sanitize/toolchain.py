@@ -63,7 +63,8 @@ def build(sanitizer: str, root: Path = ROOT, out: Path | None = None) -> Path:
     out = out or BUILD / sanitizer
     objects, site = out / "objects", out / "site"
     configure = [tool("cmake"), "-S", root, "-B", objects, "-G", "Ninja", f"-DMMF_SANITIZE={FLAGS[sanitizer]}"]
-    configure += ["-DMMF_WERROR=ON", f"-DCMAKE_C_COMPILER={compiler()}", f"-DPython_EXECUTABLE={sys.executable}"]
+    werror = "ON" if root == ROOT else "OFF"  # the compiler may warn of a bug that was planted
+    configure += [f"-DMMF_WERROR={werror}", f"-DCMAKE_C_COMPILER={compiler()}", f"-DPython_EXECUTABLE={sys.executable}"]
     configure += ["-DMMF_BUILD_TESTS=ON", "-DMMF_GPU_ARCHS=sm_80"]  # what the stand-in CUDA driver loads
     run([*configure, f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"])
     run([tool("ninja"), "-C", objects])
