@@ -237,6 +237,7 @@ static bool find_functions(mmf_driver *d, void *library, char *reason, size_t si
         {"cuLaunchKernel", &cu.launch, false},
         {"cuLaunchKernelEx", &cu.launch_ex, true},
         {"cuFuncSetAttribute", &cu.function_attribute, true},
+        {"cuTensorMapEncodeTiled", &d->encode_tensor_map, true},
         {"cuStreamIsCapturing", &d->stream_is_capturing, false},
         {"cuThreadExchangeStreamCaptureMode", &d->exchange_capture_mode, true},
         {"cuMemAllocAsync", &d->alloc_async, true},

@@ -2,7 +2,6 @@
 #include "gpu/gemm.h"
 
 #include "gpu/epilogue_form.h"
-#include "gpu/kernels/common/gemm_args.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -47,22 +46,30 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *problem,
     return MMF_OK;
 }
 
-void mmf_gpu_gemm_configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+int64_t mmf_gpu_gemm_tiles(const mmf_problem *p, const mmf_gemm_args *args)
 {
-    const int64_t columns = mmf_problem_gated(p) ? kernel->tile_n / 2 : kernel->tile_n;
-    mmf_launch_plan *plan = mmf_launch_plan_begin(config);
-    int64_t batches = 1;
+    int64_t tiles = args->tiles_m * args->tiles_n;
+    for (int b = 0; b < p->batch_ndim; b++)
+        tiles *= p->batch_shape[b];
+    return tiles;
+}
+
+bool mmf_gpu_gemm_is_empty(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+{
+    bool empty = p->m == 0 || p->n == 0;
     config->tile_m = kernel->tile_m;
     config->tile_n = kernel->tile_n;
     config->tile_k = kernel->tile_k;
     config->threads = mmf_gpu_instances[kernel->instance].threads;
     for (int b = 0; b < p->batch_ndim; b++)
-        batches *= p->batch_shape[b];
-    if (p->m == 0 || p->n == 0 || batches == 0)
-        return;
-    mmf_launch *launch = mmf_launch_plan_add(plan, kernel->instance, sizeof(mmf_gemm_args));
-    mmf_gemm_args *args = mmf_launch_argument(plan, launch);
-    plan->bind = bind;
+        empty = empty || p->batch_shape[b] == 0;
+    return empty;
+}
+
+void mmf_gpu_gemm_arguments(const mmf_kernel *kernel, const mmf_problem *p, bool general,
+                            mmf_gemm_args *args)
+{
+    const int64_t columns = mmf_problem_gated(p) ? kernel->tile_n / 2 : kernel->tile_n;
     args->m = p->m;
     args->n = p->n;
     args->k = p->k;
@@ -77,8 +84,19 @@ void mmf_gpu_gemm_configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_
     args->batch_ndim = p->batch_ndim;
     args->activation = p->activation;
     args->gated = mmf_problem_gated(p);
-    args->epilogue = (unsigned char)mmf_gpu_epilogue_form(p, config->general_epilogue);
-    launch->grid_x = args->tiles_m * args->tiles_n * batches;
+    args->epilogue = (unsigned char)mmf_gpu_epilogue_form(p, general);
+}
+
+void mmf_gpu_gemm_configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+{
+    mmf_launch_plan *plan = mmf_launch_plan_begin(config);
+    if (mmf_gpu_gemm_is_empty(kernel, p, config))
+        return;
+    mmf_launch *launch = mmf_launch_plan_add(plan, kernel->instance, sizeof(mmf_gemm_args));
+    mmf_gemm_args *args = mmf_launch_argument(plan, launch);
+    plan->bind = bind;
+    mmf_gpu_gemm_arguments(kernel, p, config->general_epilogue, args);
+    launch->grid_x = mmf_gpu_gemm_tiles(p, args);
     launch->first = offsetof(mmf_gemm_args, first_tile);
 }
 

@@ -4,6 +4,7 @@
 #ifndef MMF_GPU_GEMM_H
 #define MMF_GPU_GEMM_H
 
+#include "gpu/kernels/common/gemm_args.h"
 #include "gpu/launch_plan.h"
 
 /* What a kernel that ends in the general epilogue, kernels/common/epilogue_general.h, implements.
@@ -19,6 +20,18 @@
 
 /* Is there code for the GPU, and can a grid count the tiles? */
 bool mmf_gpu_gemm_supports(const mmf_kernel *kernel, const mmf_problem *problem, char *reason);
+
+/* Set the sizes that explain shows. Is there nothing to compute? */
+bool mmf_gpu_gemm_is_empty(const mmf_kernel *kernel, const mmf_problem *problem,
+                           mmf_config *config);
+
+/* Fill all but the addresses and first_tile of an argument that is 0. general: not the epilogue in
+ * registers. */
+void mmf_gpu_gemm_arguments(const mmf_kernel *kernel, const mmf_problem *problem, bool general,
+                            mmf_gemm_args *args);
+
+/* Tiles of all matrices of the batch. */
+int64_t mmf_gpu_gemm_tiles(const mmf_problem *problem, const mmf_gemm_args *args);
 
 /* One launch, a workgroup for each tile. */
 void mmf_gpu_gemm_configure(const mmf_kernel *kernel, const mmf_problem *problem,

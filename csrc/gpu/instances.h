@@ -38,7 +38,8 @@ extern const mmf_gpu_instance mmf_gpu_instances[MMF_GPU_INSTANCES];
 
 /* --- the families, one file each --- */
 
-extern const mmf_family mmf_gpu_simt; /* any layout, any dtype, any GPU */
-extern const mmf_family mmf_gpu_mfma; /* matrix cores of gfx942 and gfx950; float16, bfloat16 */
+extern const mmf_family mmf_gpu_simt;  /* any layout, any dtype, any GPU */
+extern const mmf_family mmf_gpu_mfma;  /* matrix cores of gfx942 and gfx950; float16, bfloat16 */
+extern const mmf_family mmf_gpu_wgmma; /* matrix instructions of sm_90a; float16, bfloat16 */
 
 #endif

@@ -64,15 +64,14 @@ mmf_status mmf_launch_plan_run(const mmf_problem *problem, const mmf_config *con
     if (status)
         return status;
     memcpy(arguments, plan->arguments, (size_t)plan->argument_bytes);
-    status = plan->bind(plan, problem, buffers, arguments);
-    if (!status)
-        status = mmf_driver_enter(gpu->driver, gpu->ordinal, &scope);
+    status = mmf_driver_enter(gpu->driver, gpu->ordinal, &scope);
     if (status)
         return status;
     int code = 0;
-    for (int i = 0; !code && i < plan->launches; i++)
+    status = plan->bind(plan, problem, buffers, arguments);
+    for (int i = 0; !status && !code && i < plan->launches; i++)
         code = enqueue(gpu->driver, functions[i], &plan->launch[i],
                        arguments + plan->launch[i].argument, buffers->stream);
     gpu->driver->leave(&scope);
-    return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_LAUNCH, gpu->ordinal) : MMF_OK;
+    return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_LAUNCH, gpu->ordinal) : status;
 }

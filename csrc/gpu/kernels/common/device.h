@@ -9,6 +9,7 @@
 
 #define MMF_ENTRY extern "C" __attribute__((global))
 #define MMF_SHARED __attribute__((shared, aligned(64)))
+#define MMF_DYNAMIC_SHARED __attribute__((shared, aligned(1024)))
 #define MMF_DEVICE static inline __attribute__((device, always_inline))
 #define MMF_GLOBAL __attribute__((address_space(1)))
 #define MMF_UNROLL _Pragma("unroll")
@@ -39,6 +40,11 @@ MMF_DEVICE int thread_id()
 MMF_DEVICE int workgroup_id()
 {
     return __nvvm_read_ptx_sreg_ctaid_x();
+}
+
+MMF_DEVICE int workgroup_count()
+{
+    return __nvvm_read_ptx_sreg_nctaid_x();
 }
 
 /* Wait for every thread of the workgroup; what they wrote to shared memory is seen after it. */
