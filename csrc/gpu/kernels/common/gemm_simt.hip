@@ -161,43 +161,11 @@ MMF_DEVICE void compute_tile(const mmf_gemm_args &args, const tile &t, real fact
     barrier();
 }
 
-template <class Real> struct finish;
-
-/* One run at a time. Neighbouring threads take neighbouring runs, so that their stores meet in a
- * line of memory. */
-template <> struct finish<float> {
-    enum {
-        RUN = 16 / sizeof(operand::type),
-        RUNS = row::tile_n / GROUPS / RUN, /* of a row, in either group of columns */
-        APART = row::threads / RUNS,       /* rows */
-    };
-    static_assert(row::tile_m % APART == 0, "all threads take as many runs");
-
-    static __attribute__((device, always_inline)) constexpr int step(int)
-    {
-        return 0;
-    }
-
+template <class Real> struct finish {
     static __attribute__((device, always_inline)) void
     in_registers(const mmf_gemm_args &args, const tile &t, const float *lines)
     {
-        const int n = thread_id() % RUNS * RUN, m = thread_id() / RUNS;
-        register_epilogue<row::operands, 1, 1, bounded_pointer, finish> runs;
-        MMF_ROLLED
-        for (int g = 0; g < (args.gated ? 1 : GROUPS); g++) {
-            runs.start(args, t, m, n + g * row::tile_n / GROUPS);
-            MMF_ROLLED
-            for (int below = 0; below < row::tile_m; below += APART) {
-                const float *const from = lines + (m + below) * PITCH + n;
-                MMF_UNROLL
-                for (int p = 0; p < RUN / 2; p++) {
-                    const float *const pair = from + 2 * p;
-                    runs.z[0][0][p] = *(const mmf_float2 *)(pair + g * row::tile_n / GROUPS);
-                    runs.z[1][0][p] = *(const mmf_float2 *)(pair + row::tile_n / GROUPS);
-                }
-                runs.finish(args, t, below);
-            }
-        }
+        staged_runs<row, row::threads, PITCH>::finish(args, t, lines);
     }
 };
 

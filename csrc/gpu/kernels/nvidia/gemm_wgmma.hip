@@ -2,12 +2,20 @@
  * with stride 1 along one axis and a multiple of 16 bytes along the other. Path of a call: chosen
  * before gemm_simt on these GPUs; launched by gpu/launch_plan.c.
  *
- * A workgroup is two warpgroups that multiply, 64 rows of the tile each, and one whose first thread
- * copies A and B to a ring of stages in shared memory. Two workgroups of a cluster take
- * neighbouring tiles along m: each loads half of B's columns for both. Where the epilogue is the
- * one in registers, workgroups stay and take one tile after the other, so that the ring is filled
- * while a tile is finished; the general one needs the ring's memory, and ends the workgroup. */
+ * A workgroup is two warpgroups that multiply and one whose first thread copies A and B to a ring
+ * of stages in shared memory. The instruction's 64 rows are rows of `tall`, its columns those of
+ * `flat`.
+ *
+ * Tiles of 128 rows: tall is A. Two workgroups of a cluster take neighbouring tiles along m: each
+ * loads half of B's columns for both. Where the epilogue is the one in registers, workgroups stay
+ * and take one tile after the other, so that the ring is filled while a tile is finished; the
+ * general one needs the ring's memory, and ends the workgroup.
+ *
+ * Tiles of fewer rows, for a few rows of A and all of B's memory: tall is B. The workgroups of a
+ * cluster each take a part of k; the first one adds up their sums. Both epilogues take the sums
+ * from the ring's memory, and end the workgroup. */
 #include "gpu/kernels/common/epilogue_general.h"
+#include "gpu/kernels/common/epilogue_registers.h"
 #include "gpu/kernels/nvidia/fragment_epilogue.h"
 #include "gpu/kernels/nvidia/ring.h"
 #include "gpu/kernels/nvidia/wgmma.h"
@@ -17,22 +25,29 @@ typedef this_row row;
 enum {
     GROUP = 128,                     /* threads of a warpgroup */
     CONSUMERS = MMF_WGMMA_CONSUMERS, /* warpgroups that multiply */
-    STAGES = MMF_WGMMA_STAGES,
+    TALL_ROWS = CONSUMERS * 64,
+    SWAPPED = row::tile_m < TALL_ROWS,
+    FLAT = SWAPPED ? row::tile_m : row::tile_n,
+    STAGES = MMF_WGMMA_STAGES(row::tile_m, row::tile_n, row::tile_k),
     STAGE_BYTES = MMF_WGMMA_STAGE_BYTES(row::tile_m, row::tile_n, row::tile_k),
-    A_BYTES = row::tile_m * row::tile_k * 2,
-    HALF_N = row::tile_n /
-        2, /* columns of B that a workgroup of a cluster loads; gated: a stream */
+    TALL_BYTES = TALL_ROWS * row::tile_k * 2,
+    HALF_N = row::tile_n / 2, /* columns of B that are loaded at once; gated: of a stream */
     HALF_BYTES = HALF_N * row::tile_k * 2,
-    BOX_BYTES = MMF_WGMMA_LINE * row::tile_k * 2, /* of rows that are not along k */
-    SUMS = row::tile_n / 2,                       /* of a thread */
+    BOX_BYTES = MMF_WGMMA_LINE * row::tile_k * 2, /* 64 rows */
+    SUMS = FLAT / 2,                              /* of a thread */
     PITCH = row::tile_n + 4,                      /* floats of a line of sums */
     A_ALONG_K = row::layout == LAYOUT_NN || row::layout == LAYOUT_NT,
     B_ALONG_K = row::layout == LAYOUT_NT || row::layout == LAYOUT_TT,
+    TALL_ALONG_K = SWAPPED ? B_ALONG_K : A_ALONG_K,
+    FLAT_ALONG_K = SWAPPED ? A_ALONG_K : B_ALONG_K,
 };
-static_assert(row::tile_m == CONSUMERS * 64 && row::tile_k == MMF_WGMMA_LINE && row::lds == 0,
+static_assert((SWAPPED ? row::tile_n : row::tile_m) == TALL_ROWS && row::tile_k == MMF_WGMMA_LINE &&
+                  row::lds == 0,
               "kernels.def");
+static_assert(!SWAPPED || A_ALONG_K, "a box of a line along m has 64 rows");
 static_assert(row::threads == (CONSUMERS + 1) * GROUP, "kernels.def");
-static_assert(row::tile_m * PITCH * 4 <= STAGES * STAGE_BYTES, "a tile of sums fits into the ring");
+static_assert(row::tile_m * PITCH * 4 <= MMF_WGMMA_RING_BYTES, "a tile of sums fits into the ring");
+static_assert(2 * STAGES * 8 <= MMF_WGMMA_MATRICES - MMF_WGMMA_BARRIERS, "two for each stage");
 
 extern MMF_DYNAMIC_SHARED char dynamic_shared[];
 
@@ -43,15 +58,20 @@ struct ring {
     __attribute__((device, always_inline)) void start(unsigned base, unsigned first_parity)
     {
         memory = base;
-        full = base + MMF_WGMMA_BARRIERS(row::tile_m, row::tile_n, row::tile_k);
+        full = base + MMF_WGMMA_BARRIERS;
         empty = full + STAGES * 8;
         stage = 0;
         parity = first_parity;
     }
 
-    __attribute__((device, always_inline)) unsigned a() const
+    __attribute__((device, always_inline)) unsigned tall() const
     {
         return memory + stage * STAGE_BYTES;
+    }
+
+    __attribute__((device, always_inline)) unsigned flat() const
+    {
+        return tall() + TALL_BYTES;
     }
 
     __attribute__((device, always_inline)) void advance()
@@ -61,10 +81,11 @@ struct ring {
     }
 };
 
-/* The tiles of this workgroup: of the clusters' tiles, first, first + step, ... */
+/* The tiles of this workgroup: first, first + step, ..., and its part of k. */
 struct turns {
     long long at, step, end;
     unsigned rank;
+    int k_begin, k_end;
 
     __attribute__((device, always_inline)) void start(const mmf_wgmma_args &args)
     {
@@ -74,7 +95,16 @@ struct turns {
         for (int axis = 0; axis < args.gemm.batch_ndim; axis++)
             end *= args.gemm.batch_shape[axis];
         at = (args.gemm.first_tile + workgroup_id()) / cluster;
-        step = args.gemm.epilogue == MMF_EPILOGUE_GENERAL ? end : workgroup_count() / cluster;
+        step = SWAPPED || args.gemm.epilogue == MMF_EPILOGUE_GENERAL ? end
+                                                                     : workgroup_count() / cluster;
+        k_begin = 0;
+        k_end = (int)args.gemm.k;
+        if (SWAPPED) {
+            const unsigned steps = (k_end + row::tile_k - 1) / row::tile_k;
+            k_begin = (int)((unsigned long long)steps * rank / cluster) * row::tile_k;
+            if (rank + 1 < cluster)
+                k_end = (int)((unsigned long long)steps * (rank + 1) / cluster) * row::tile_k;
+        }
     }
 
     __attribute__((device, always_inline)) tile take(const mmf_wgmma_args &args, int *batch) const
@@ -83,13 +113,12 @@ struct turns {
         tile t;
         *batch = (int)p.batch;
         t.columns = args.gemm.gated ? HALF_N : row::tile_n;
-        t.m0 = ((long long)p.m * args.cluster + rank) * row::tile_m;
+        t.m0 = (SWAPPED ? p.m : (long long)p.m * args.cluster + rank) * row::tile_m;
         t.n0 = (long long)p.n * t.columns;
         const long long rows = args.gemm.m - t.m0, cols = args.gemm.n - t.n0;
         t.rows = rows < row::tile_m ? (int)rows : (int)row::tile_m;
         t.cols = cols < t.columns ? (int)cols : t.columns;
-        t.matrices =
-            (char **)(dynamic_shared + MMF_WGMMA_MATRICES(row::tile_m, row::tile_n, row::tile_k));
+        t.matrices = (char **)(dynamic_shared + MMF_WGMMA_MATRICES);
         return t;
     }
 };
@@ -102,7 +131,7 @@ MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map,
     MMF_UNROLL
     for (int i = 0; i < BOXES; i++) {
         const int x = B_ALONG_K ? k : n + i * MMF_WGMMA_LINE, y = B_ALONG_K ? n : k;
-        if (args.cluster > 1)
+        if (!SWAPPED && args.cluster > 1)
             load_box_for(3, to + i * BOX_BYTES, map, barrier, x, y, batch);
         else
             load_box(to + i * BOX_BYTES, map, barrier, x, y, batch);
@@ -115,15 +144,19 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
     turns turn;
     turn.start(args);
     r.parity = 1; /* all stages are empty */
+    const bool gated = args.gemm.gated;
+    const bool first = SWAPPED || args.cluster == 1 || turn.rank == 0;
+    const bool second = SWAPPED || args.cluster == 1 || turn.rank == 1;
     MMF_ROLLED
     for (; turn.at < turn.end; turn.at += turn.step) {
         int batch;
         const tile t = turn.take(args, &batch);
-        const int m = (int)t.m0, n = (int)t.n0, k_end = (int)args.gemm.k;
+        const int m = (int)t.m0, n = (int)t.n0;
         const int a_batch = args.a_batched ? batch : 0, b_batch = args.b_batched ? batch : 0;
         MMF_ROLLED
-        for (int k = 0; k < k_end; k += row::tile_k) {
-            const unsigned a = r.a(), b = a + A_BYTES, full = r.full + 8 * r.stage;
+        for (int k = turn.k_begin; k < turn.k_end; k += row::tile_k) {
+            const unsigned full = r.full + 8 * r.stage;
+            const unsigned a = SWAPPED ? r.flat() : r.tall(), b = SWAPPED ? r.tall() : r.flat();
             wait_for(r.empty + 8 * r.stage, r.parity);
             expect_bytes(full, STAGE_BYTES);
             if (A_ALONG_K) {
@@ -133,102 +166,182 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
                 for (int i = 0; i < CONSUMERS; i++)
                     load_box(a + i * BOX_BYTES, args.a, full, m + i * MMF_WGMMA_LINE, k, a_batch);
             }
-            if (args.cluster == 1 || turn.rank == 0)
+            if (first)
                 load_half(args, args.b, b, full, n, k, b_batch);
-            if (args.cluster == 1 || turn.rank == 1)
-                load_half(args, args.gemm.gated ? args.b_up : args.b, b + HALF_BYTES, full,
-                          args.gemm.gated ? n : n + HALF_N, k, b_batch);
+            if (second)
+                load_half(args, gated ? args.b_up : args.b, b + HALF_BYTES, full,
+                          gated ? n : n + HALF_N, k, b_batch);
             r.advance();
         }
     }
 }
 
-/* sum = the products of a tile, this warpgroup's 64 rows. */
-MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, int consumer, int thread,
-                         float (&sum)[SUMS])
+/* sum = the products of a tile and a part of k, this warpgroup's 64 rows of tall. */
+MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, const turns &turn, int consumer,
+                         int thread, float (&sum)[SUMS])
 {
-    typedef products<row::tile_n, row::operands, A_ALONG_K, B_ALONG_K> product;
-    const int k_end = (int)args.gemm.k;
-    const unsigned cluster = args.cluster;
+    typedef products<FLAT, row::operands, TALL_ALONG_K, FLAT_ALONG_K> product;
+    const int readers = SWAPPED ? 1 : (int)args.cluster; /* of a stage: workgroups */
+    const int reader = SWAPPED ? (int)turn.rank : thread;
     unsigned before = 0;
     MMF_ROLLED
-    for (int k = 0; k < k_end; k += row::tile_k) {
+    for (int k = turn.k_begin; k < turn.k_end; k += row::tile_k) {
         wait_for(r.full + 8 * r.stage, r.parity);
-        const unsigned long long a = describe<A_ALONG_K>(r.a() + consumer * BOX_BYTES),
-                                 b = describe<B_ALONG_K>(r.a() + A_BYTES);
+        const unsigned long long tall = describe<TALL_ALONG_K>(r.tall() + consumer * BOX_BYTES),
+                                 flat = describe<FLAT_ALONG_K>(r.flat());
         products_begin();
         MMF_UNROLL
         for (int i = 0; i < row::tile_k / 16; i++)
-            product::add_to(sum, a + i * next_k<A_ALONG_K>(), b + i * next_k<B_ALONG_K>(),
-                            i > 0 || k > 0);
+            product::add_to(sum, tall + i * next_k<TALL_ALONG_K>(),
+                            flat + i * next_k<FLAT_ALONG_K>(), i > 0 || k > turn.k_begin);
         products_end();
-        if (k > 0) {
+        if (k > turn.k_begin) {
             wait_for_all_but_one();
-            if (thread < (int)cluster)
-                arrive_at(r.empty + 8 * before, thread);
+            if (thread < readers)
+                arrive_at(r.empty + 8 * before, reader);
         }
         before = r.stage;
         r.advance();
     }
     product::wait(sum);
-    if (thread < (int)cluster)
-        arrive_at(r.empty + 8 * before, thread);
+    if (thread < readers)
+        arrive_at(r.empty + 8 * before, reader);
 }
 
-/* z of this warpgroup's rows, for the general epilogue. */
-MMF_DEVICE void put_sums(const mmf_gemm_args &args, float *lines, int consumer, int thread,
+/* Until all who multiply are here. */
+MMF_DEVICE void meet_consumers()
+{
+    named_barrier<1, CONSUMERS * GROUP>();
+}
+
+/* The sums of a cluster's workgroups, added up in their order by the first. Nobody reads the ring
+ * any more. */
+MMF_DEVICE void add_parts(unsigned memory, unsigned cluster, unsigned rank, float (&sum)[SUMS])
+{
+    enum { STEP = CONSUMERS * GROUP * 16 };
+    const unsigned mine = memory + thread_id() * 16;
+    if (rank > 0) {
+        MMF_UNROLL
+        for (int i = 0; i < SUMS; i += 4)
+            asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mine + i / 4 * STEP),
+                         "f"(sum[i]), "f"(sum[i + 1]), "f"(sum[i + 2]), "f"(sum[i + 3])
+                         : "memory");
+    }
+    cluster_barrier();
+    if (rank > 0)
+        return;
+    MMF_ROLLED
+    for (unsigned other = 1; other < cluster; other++) {
+        MMF_UNROLL
+        for (int i = 0; i < SUMS; i += 4) {
+            const mmf_float4 part = read_from(other, mine + i / 4 * STEP);
+            MMF_UNROLL
+            for (int j = 0; j < 4; j++)
+                sum[i + j] += part[j];
+        }
+    }
+}
+
+/* z of this warpgroup's rows of tall, lines along n. */
+MMF_DEVICE void put_sums(float alpha, float *lines, int consumer, int thread,
                          const float (&sum)[SUMS])
 {
-    const float alpha = (float)args.alpha;
-    float *const mine =
-        lines + (consumer * 64 + thread / 32 * 16 + thread % 32 / 4) * PITCH + thread % 4 * 2;
-    MMF_UNROLL
-    for (int i = 0; i < SUMS; i += 2)
-        *(mmf_float2 *)(mine + i / 4 * 8 + i / 2 % 2 * 8 * PITCH) =
-            (mmf_float2){sum[i], sum[i + 1]} * alpha;
+    const int tall = consumer * 64 + thread / 32 * 16 + thread % 32 / 4, flat = thread % 4 * 2;
+    if (SWAPPED) {
+        float *const mine = lines + flat * PITCH + tall;
+        MMF_UNROLL
+        for (int i = 0; i < SUMS; i++)
+            mine[(i / 4 * 8 + i % 2) * PITCH + i / 2 % 2 * 8] = sum[i] * alpha;
+    } else {
+        float *const mine = lines + tall * PITCH + flat;
+        MMF_UNROLL
+        for (int i = 0; i < SUMS; i += 2)
+            *(mmf_float2 *)(mine + i / 4 * 8 + i / 2 % 2 * 8 * PITCH) =
+                (mmf_float2){sum[i], sum[i + 1]} * alpha;
+    }
 }
 
-MMF_DEVICE void consume(const mmf_wgmma_args &args, ring r)
+/* The tile's matrices, for all who multiply. */
+MMF_DEVICE void place_matrices(const mmf_gemm_args &args, const tile &t, int batch)
+{
+    meet_consumers(); /* the last tile's are not needed any more */
+    find_matrices(args, batch, t.matrices);
+    meet_consumers();
+}
+
+/* One tile, its sums by way of shared memory. */
+MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
 {
     const int thread = thread_id() % GROUP, consumer = thread_id() / GROUP;
-    const unsigned stores = r.memory + MMF_WGMMA_STORES(row::tile_m, row::tile_n, row::tile_k) +
-                            consumer * 2 * MMF_WGMMA_STORE_BYTES;
-    const unsigned biases = r.memory + MMF_WGMMA_BIASES(row::tile_m, row::tile_n, row::tile_k) +
-                            consumer * row::tile_n * 4;
+    float *const lines = (float *)dynamic_shared;
     const bool general = args.gemm.epilogue == MMF_EPILOGUE_GENERAL;
     turns turn;
+    float sum[SUMS];
+    int batch;
     turn.start(args);
+    const tile t = turn.take(args, &batch);
+    place_matrices(args.gemm, t, batch);
+    multiply(args, r, turn, consumer, thread, sum);
+    meet_consumers(); /* nobody reads the ring any more */
+    if (SWAPPED && args.cluster > 1) {
+        add_parts(r.memory, args.cluster, turn.rank, sum);
+        if (turn.rank > 0)
+            return;
+    }
+    put_sums(general ? (float)args.gemm.alpha : 1, lines, consumer, thread, sum);
+    meet_consumers();
+    if (SWAPPED && !general) {
+        staged_runs<row, CONSUMERS * GROUP, PITCH>::finish(args.gemm, t, lines);
+        return;
+    }
+    const staged<float, CONSUMERS * GROUP, row::tile_n, PITCH, all_rows> all = {lines, t, {t.rows}};
+    finish_general<float>(args.gemm, all);
+}
+
+/* One tile after the other. */
+template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, ring r)
+{
+    const int thread = thread_id() % GROUP, consumer = thread_id() / GROUP;
+    const unsigned stores = r.memory + MMF_WGMMA_STORES + consumer * 2 * MMF_WGMMA_STORE_BYTES;
+    const unsigned biases = r.memory + MMF_WGMMA_BIASES + consumer * row::tile_n * 4;
     bool first = true;
+    turns turn;
+    turn.start(args);
     MMF_ROLLED
     for (; turn.at < turn.end; turn.at += turn.step) {
         int batch;
         const tile t = turn.take(args, &batch);
-        if (first || args.gemm.batch_ndim) {
-            named_barrier<1, CONSUMERS * GROUP>(); /* the last tile's are not needed any more */
-            find_matrices(args.gemm, batch, t.matrices);
-            named_barrier<1, CONSUMERS * GROUP>();
-        }
+        if (first || args.gemm.batch_ndim)
+            place_matrices(args.gemm, t, batch);
         first = false;
-        float sum[SUMS];
-        fragment_epilogue<row::operands, row::tile_n> epilogue = {
+        float sum[Columns / 2];
+        fragment_epilogue<row::operands, Columns> epilogue = {
             args, t, {}, {}, 1, thread, consumer * 64, stores, biases, consumer};
-        if (!general)
-            epilogue.start();
-        multiply(args, r, consumer, thread, sum);
-        if (!general) {
-            epilogue.finish(sum, batch);
-            continue;
-        }
-        named_barrier<1, CONSUMERS * GROUP>(); /* nobody reads the ring any more */
-        put_sums(args.gemm, (float *)dynamic_shared, consumer, thread, sum);
-        named_barrier<1, CONSUMERS * GROUP>();
-        const staged<float, CONSUMERS * GROUP, row::tile_n, PITCH, all_rows> all = {
-            (float *)dynamic_shared, t, {t.rows}};
-        finish_general<float>(args.gemm, all);
+        epilogue.start();
+        multiply(args, r, turn, consumer, thread, sum);
+        epilogue.finish(sum, batch);
     }
     if (thread == 0)
         wait_for_stores<0>();
 }
+
+/* Tiles of 128 rows have either form of the epilogue, others share one way. */
+template <bool Swapped> struct consumers {
+    static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
+    {
+        if (args.gemm.epilogue == MMF_EPILOGUE_GENERAL)
+            consume_one(args, r);
+        else
+            consume_all<FLAT>(args, r);
+    }
+};
+
+template <> struct consumers<true> {
+    static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
+    {
+        consume_one(args, r);
+    }
+};
 
 MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
@@ -238,7 +351,7 @@ MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args 
         MMF_UNROLL
         for (int i = 0; i < STAGES; i++) {
             barrier_init(r.full + 8 * i, 1);
-            barrier_init(r.empty + 8 * i, CONSUMERS * args.cluster);
+            barrier_init(r.empty + 8 * i, CONSUMERS * (SWAPPED ? 1 : args.cluster));
         }
         barriers_are_ready();
     }
@@ -247,9 +360,11 @@ MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args 
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (thread_id() == CONSUMERS * GROUP)
             produce(args, r);
+        if (SWAPPED && args.cluster > 1)
+            cluster_barrier(); /* of add_parts() */
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consume(args, r);
+        consumers<SWAPPED>::run(args, r);
     }
-    cluster_barrier(); /* a workgroup that is gone cannot be written to */
+    cluster_barrier(); /* a workgroup that is gone cannot be written to or read */
 }

@@ -76,6 +76,19 @@ MMF_DEVICE void arrive_at(unsigned barrier, unsigned rank)
                  : "memory");
 }
 
+/* Four floats of another workgroup of the cluster, at the same address. */
+MMF_DEVICE mmf_float4 read_from(unsigned rank, unsigned address)
+{
+    unsigned there;
+    mmf_float4 value;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(there)
+                 : "memory");
+    return value;
+}
+
 /* A box of a tensor to shared memory of this workgroup; outside of the tensor are zeros. */
 MMF_DEVICE void load_box(unsigned to, const mmf_tensor_map &map, unsigned barrier, int x, int y,
                          int z)

@@ -45,38 +45,26 @@ MMF_DEVICE void wait_for_all_but_one()
 /* sum = sum + A B, or A B; only: whether sums that were there count. */
 template <int Columns, int Dtype, bool AAlongK, bool BAlongK> struct products;
 
+#define MMF_D8(d, i) MMF_D4(d, i), MMF_D4(d, i + 4)
+#define MMF_D32(d, i) MMF_D16(d, i), MMF_D16(d, i + 16)
+#define MMF_SUMS_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define MMF_INPUTS_16 "%8, %9, add, 1, 1, %11, %12"
+#define MMF_ADD_16 "%10"
+#define MMF_OUTPUTS_16 MMF_D8(sum, 0)
+#define MMF_SUMS_64                                                                                \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define MMF_INPUTS_64 "%32, %33, add, 1, 1, %35, %36"
+#define MMF_ADD_64 "%34"
+#define MMF_OUTPUTS_64 MMF_D32(sum, 0)
 #define MMF_SUMS_128                                                                               \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define MMF_PRODUCTS_128(type)                                                                     \
-    asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %66, 0;\n\t"                            \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" MMF_SUMS_128    \
-                 "}, "                                                                             \
-                 "%64, %65, add, 1, 1, %67, %68;\n\t}"                                             \
-                 : MMF_D64(sum, 0)                                                                 \
-                 : "l"(a), "l"(b), "r"(add), "n"(AAlongK ? 0 : 1), "n"(BAlongK ? 0 : 1))
-
-template <int Dtype, bool AAlongK, bool BAlongK> struct products<128, Dtype, AAlongK, BAlongK> {
-    static __attribute__((device, always_inline)) void
-    add_to(float (&sum)[64], unsigned long long a, unsigned long long b, int add)
-    {
-        if (Dtype == MMF_GEMM_FLOAT16)
-            MMF_PRODUCTS_128("f16");
-        else
-            MMF_PRODUCTS_128("bf16");
-    }
-
-    /* Until all are done; nothing reads the sums before. */
-    static __attribute__((device, always_inline)) void wait(float (&sum)[64])
-    {
-        asm volatile("wgmma.wait_group.sync.aligned 0;" : MMF_D64(sum, 0)::"memory");
-    }
-};
-#undef MMF_PRODUCTS_128
-#undef MMF_SUMS_128
-
+#define MMF_INPUTS_128 "%64, %65, add, 1, 1, %67, %68"
+#define MMF_ADD_128 "%66"
+#define MMF_OUTPUTS_128 MMF_D64(sum, 0)
 #define MMF_SUMS_256                                                                               \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
@@ -87,34 +75,59 @@ template <int Dtype, bool AAlongK, bool BAlongK> struct products<128, Dtype, AAl
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "   \
     "%127"
-#define MMF_PRODUCTS_256(type)                                                                     \
-    asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %130, 0;\n\t"                           \
-                 "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" MMF_SUMS_256    \
-                 "}, "                                                                             \
-                 "%128, %129, add, 1, 1, %131, %132;\n\t}"                                         \
-                 : MMF_D64(sum, 0), MMF_D64(sum, 64)                                               \
+#define MMF_INPUTS_256 "%128, %129, add, 1, 1, %131, %132"
+#define MMF_ADD_256 "%130"
+#define MMF_OUTPUTS_256 MMF_D64(sum, 0), MMF_D64(sum, 64)
+
+#define MMF_PRODUCTS(columns, type)                                                                \
+    asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " MMF_ADD_##columns                     \
+                 ", 0;\n\t"                                                                        \
+                 "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type             \
+                 " {" MMF_SUMS_##columns "}, " MMF_INPUTS_##columns ";\n\t}"                       \
+                 : MMF_OUTPUTS_##columns                                                           \
                  : "l"(a), "l"(b), "r"(add), "n"(AAlongK ? 0 : 1), "n"(BAlongK ? 0 : 1))
-
-template <int Dtype, bool AAlongK, bool BAlongK> struct products<256, Dtype, AAlongK, BAlongK> {
-    static __attribute__((device, always_inline)) void
-    add_to(float (&sum)[128], unsigned long long a, unsigned long long b, int add)
-    {
-        if (Dtype == MMF_GEMM_FLOAT16)
-            MMF_PRODUCTS_256("f16");
-        else
-            MMF_PRODUCTS_256("bf16");
-    }
-
-    /* Until all are done; nothing reads the sums before. */
-    static __attribute__((device, always_inline)) void wait(float (&sum)[128])
-    {
-        asm volatile("wgmma.wait_group.sync.aligned 0;"
-                     : MMF_D64(sum, 0), MMF_D64(sum, 64)::"memory");
-    }
-};
-#undef MMF_PRODUCTS_256
+#define MMF_COLUMNS(columns)                                                                       \
+    template <int Dtype, bool AAlongK, bool BAlongK>                                               \
+    struct products<columns, Dtype, AAlongK, BAlongK> {                                            \
+        static __attribute__((device, always_inline)) void                                         \
+        add_to(float (&sum)[columns / 2], unsigned long long a, unsigned long long b, int add)     \
+        {                                                                                          \
+            if (Dtype == MMF_GEMM_FLOAT16)                                                         \
+                MMF_PRODUCTS(columns, "f16");                                                      \
+            else                                                                                   \
+                MMF_PRODUCTS(columns, "bf16");                                                     \
+        }                                                                                          \
+                                                                                                   \
+        /* Until all are done; nothing reads the sums before. */                                   \
+        static __attribute__((device, always_inline)) void wait(float (&sum)[columns / 2])         \
+        {                                                                                          \
+            asm volatile("wgmma.wait_group.sync.aligned 0;" : MMF_OUTPUTS_##columns::"memory");    \
+        }                                                                                          \
+    };
+MMF_COLUMNS(16)
+MMF_COLUMNS(64)
+MMF_COLUMNS(128)
+MMF_COLUMNS(256)
+#undef MMF_COLUMNS
+#undef MMF_PRODUCTS
+#undef MMF_SUMS_16
+#undef MMF_INPUTS_16
+#undef MMF_ADD_16
+#undef MMF_OUTPUTS_16
+#undef MMF_SUMS_64
+#undef MMF_INPUTS_64
+#undef MMF_ADD_64
+#undef MMF_OUTPUTS_64
+#undef MMF_SUMS_128
+#undef MMF_INPUTS_128
+#undef MMF_ADD_128
+#undef MMF_OUTPUTS_128
 #undef MMF_SUMS_256
-
+#undef MMF_INPUTS_256
+#undef MMF_ADD_256
+#undef MMF_OUTPUTS_256
+#undef MMF_D8
+#undef MMF_D32
 #undef MMF_D4
 #undef MMF_D16
 #undef MMF_D64

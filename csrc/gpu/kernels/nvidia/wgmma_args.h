@@ -11,8 +11,10 @@ typedef struct mmf_tensor_map {
     __attribute__((aligned(64))) unsigned char opaque[128];
 } mmf_tensor_map;
 
-/* A cluster is `cluster` workgroups along m, which share the columns of B that each of them loads a
- * part of; gemm.tiles_m counts clusters. A batch index that an operand does not have is 0. */
+/* Tiles of 128 rows: a cluster is `cluster` workgroups along m, which share the columns of B that
+ * each of them loads a part of; gemm.tiles_m counts clusters. Tiles of fewer rows: the workgroups
+ * of a cluster share a tile, each multiplies a part of k. A batch index that an operand does not
+ * have is 0. */
 typedef struct mmf_wgmma_args {
     mmf_gemm_args gemm;
     mmf_tensor_map a, b, b_up, out;
@@ -21,20 +23,19 @@ typedef struct mmf_wgmma_args {
 } mmf_wgmma_args;
 
 /* Elements of 16 bits. A swizzled line is 128 bytes: MMF_WGMMA_LINE elements. */
-enum { MMF_WGMMA_LINE = 64, MMF_WGMMA_STAGES = 4, MMF_WGMMA_CONSUMERS = 2 };
+enum { MMF_WGMMA_LINE = 64, MMF_WGMMA_CONSUMERS = 2 };
 enum { MMF_WGMMA_STORE_BYTES = 64 * 128 }; /* 64 rows of a line each, on their way to out */
+enum { MMF_WGMMA_RING_BYTES = 192 * 1024 };
 
-/* Bytes, in this order: stages of A and B; two store buffers for each consumer; the bias of the
- * tile's columns for each consumer; the ring's barriers; the tile's matrices. */
+/* Bytes, in this order: stages of A and B, as many as fit; two store buffers for each consumer; the
+ * bias of the tile's columns for each consumer; the ring's barriers; the tile's matrices. */
 #define MMF_WGMMA_STAGE_BYTES(tile_m, tile_n, tile_k) (((tile_m) + (tile_n)) * (tile_k) * 2)
-#define MMF_WGMMA_STORES(tile_m, tile_n, tile_k)                                                   \
-    (MMF_WGMMA_STAGES * MMF_WGMMA_STAGE_BYTES(tile_m, tile_n, tile_k))
-#define MMF_WGMMA_BIASES(tile_m, tile_n, tile_k)                                                   \
-    (MMF_WGMMA_STORES(tile_m, tile_n, tile_k) + MMF_WGMMA_CONSUMERS * 2 * MMF_WGMMA_STORE_BYTES)
-#define MMF_WGMMA_BARRIERS(tile_m, tile_n, tile_k)                                                 \
-    (MMF_WGMMA_BIASES(tile_m, tile_n, tile_k) + MMF_WGMMA_CONSUMERS * (tile_n) * 4)
-#define MMF_WGMMA_MATRICES(tile_m, tile_n, tile_k)                                                 \
-    (MMF_WGMMA_BARRIERS(tile_m, tile_n, tile_k) + 2 * MMF_WGMMA_STAGES * 8)
-#define MMF_WGMMA_BYTES(tile_m, tile_n, tile_k) (MMF_WGMMA_MATRICES(tile_m, tile_n, tile_k) + 128)
+#define MMF_WGMMA_STAGES(tile_m, tile_n, tile_k)                                                   \
+    (MMF_WGMMA_RING_BYTES / MMF_WGMMA_STAGE_BYTES(tile_m, tile_n, tile_k))
+#define MMF_WGMMA_STORES MMF_WGMMA_RING_BYTES
+#define MMF_WGMMA_BIASES (MMF_WGMMA_STORES + MMF_WGMMA_CONSUMERS * 2 * MMF_WGMMA_STORE_BYTES)
+#define MMF_WGMMA_BARRIERS (MMF_WGMMA_BIASES + MMF_WGMMA_CONSUMERS * 256 * 4)
+#define MMF_WGMMA_MATRICES (MMF_WGMMA_BARRIERS + 256)
+#define MMF_WGMMA_BYTES (MMF_WGMMA_MATRICES + 128)
 
 #endif
