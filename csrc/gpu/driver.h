@@ -63,6 +63,9 @@ typedef struct mmf_grid {
     unsigned x, y, z, threads;
     unsigned dynamic_bytes; /* of LDS or shared memory */
     unsigned cluster;       /* workgroups of a cluster along x; 0: no clusters */
+    /* May begin before the kernel before it in the stream is done: it waits itself. Only with
+     * clusters. */
+    bool overlaps;
 } mmf_grid;
 
 enum { MMF_NOT_CAPTURING = 0 }; /* a capture status; all others mean that work is being recorded */

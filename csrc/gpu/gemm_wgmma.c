@@ -13,8 +13,8 @@ _Static_assert(sizeof(mmf_wgmma_args) <= MMF_ARGUMENT_BYTES, "arguments of a ker
 
 /* Tensor copies: coordinates are 32 bits, an outer stride is below 2^40 bytes and, like the
  * address, a multiple of 16. Sizes here are of elements of 16 bits. */
-enum { TALL_ROWS = 128 };              /* see gemm_wgmma.hip */
-enum { MAX_SPLIT = 8, MIN_STEPS = 4 }; /* the largest portable cluster; steps of k of a part */
+enum { TALL_ROWS = 128 };                  /* see gemm_wgmma.hip */
+enum { MAX_SPLIT_LOG = 3, MIN_STEPS = 4 }; /* the largest portable cluster; steps of k in a part */
 enum { RUN = 8, MAX_STRIDE = 1 << 30, MAX_SIZE = INT32_MAX - 1024 };
 
 /* A matrix as a tensor of batches of lines: line i of a batch begins `pitch` elements after line
@@ -160,16 +160,16 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
     return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_TENSOR_MAP, gpu->ordinal) : MMF_OK;
 }
 
-/* Workgroups that share a tile, each a part of k: where tiles leave half of the GPU idle, and parts
- * are long. */
-static int64_t split_of(const mmf_kernel *kernel, const mmf_problem *p, const mmf_gemm_args *args)
+/* log2 of the workgroups that share a tile, each a part of k: where tiles leave half of the GPU
+ * idle, and parts are long. */
+static int split_log(const mmf_kernel *kernel, const mmf_problem *p, const mmf_gemm_args *args)
 {
     const int64_t tiles = mmf_gpu_gemm_tiles(p, args), units = mmf_gpu_units(p->device);
     const int64_t steps = (p->k + kernel->tile_k - 1) / kernel->tile_k;
-    int64_t split = 1;
-    while (split < MAX_SPLIT && tiles * split * 2 <= units && steps / (split * 2) >= MIN_STEPS)
-        split *= 2;
-    return split;
+    int log = 0;
+    while (log < MAX_SPLIT_LOG && tiles << (log + 1) <= units && steps >> (log + 1) >= MIN_STEPS)
+        log++;
+    return log;
 }
 
 static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
@@ -183,14 +183,16 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     const bool swapped = kernel->tile_m < TALL_ROWS;
     const bool in_registers = describe_out(p, &m);
     mmf_gpu_gemm_arguments(kernel, p, !in_registers || config->general_epilogue, &args->gemm);
-    const int64_t cluster = swapped ? split_of(kernel, p, &args->gemm) : p->m > TALL_ROWS ? 2 : 1;
+    const int log = swapped ? split_log(kernel, p, &args->gemm) : p->m > TALL_ROWS;
+    const int64_t cluster = 1 << log;
     if (!swapped)
         args->gemm.tiles_m = (args->gemm.tiles_m + cluster - 1) / cluster;
-    args->cluster = (uint32_t)cluster;
+    args->cluster_log = (uint32_t)log;
     args->a_batched = p->batch_ndim && p->strides[MMF_A].batch[0] != 0;
     args->b_batched = p->batch_ndim && p->strides[MMF_B].batch[0] != 0;
     plan->bind = bind;
     launch->cluster = (uint32_t)cluster;
+    launch->overlaps = true;
     launch->dynamic_bytes = MMF_WGMMA_BYTES;
     launch->grid_x = mmf_gpu_gemm_tiles(p, &args->gemm) * cluster;
     if (swapped || args->gemm.epilogue == MMF_EPILOGUE_GENERAL) {

@@ -34,7 +34,8 @@ static int enqueue(const mmf_driver *driver, void *function, const mmf_launch *l
                      .z = launch->grid_z,
                      .threads = (unsigned)mmf_gpu_instances[launch->instance].threads,
                      .dynamic_bytes = launch->dynamic_bytes,
-                     .cluster = launch->cluster};
+                     .cluster = launch->cluster,
+                     .overlaps = launch->overlaps};
     void *arguments[] = {argument};
     int code = 0;
     for (int64_t first = 0; !code && first < launch->grid_x; first += grid.x) {

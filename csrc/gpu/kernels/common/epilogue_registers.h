@@ -200,26 +200,23 @@ template <class Row, int Threads, int Pitch> struct staged_runs {
         RUNS = Row::tile_n / GROUPS / RUN, /* of a row, in either group of columns */
         APART = Threads / RUNS,            /* rows */
     };
-    static_assert(APART % Row::tile_m == 0 || Row::tile_m % APART == 0,
-                  "all threads take as many runs, or one or none");
 
     static __attribute__((device, always_inline)) constexpr int step(int)
     {
         return 0;
     }
 
-    static __attribute__((device, always_inline)) void finish(const mmf_gemm_args &args,
-                                                              const tile &t, const float *lines)
+    /* Rows first, ..., first + count - 1 of the tile. */
+    static __attribute__((device, always_inline)) void
+    finish(const mmf_gemm_args &args, const tile &t, int first, int count, const float *lines)
     {
-        const int n = thread_id() % RUNS * RUN, m = thread_id() / RUNS;
+        const int n = thread_id() % RUNS * RUN, m = first + thread_id() / RUNS;
         register_epilogue<Row::operands, 1, 1, bounded_pointer, staged_runs> runs;
-        if (APART > Row::tile_m && m >= Row::tile_m)
-            return;
         MMF_ROLLED
         for (int g = 0; g < (args.gated ? 1 : GROUPS); g++) {
             runs.start(args, t, m, n + g * Row::tile_n / GROUPS);
             MMF_ROLLED
-            for (int below = 0; below < Row::tile_m; below += APART) {
+            for (int below = 0; m + below < first + count; below += APART) {
                 const float *const from = lines + (m + below) * Pitch + n;
                 MMF_UNROLL
                 for (int p = 0; p < RUN / 2; p++) {

@@ -165,7 +165,7 @@ template <class Real> struct finish {
     static __attribute__((device, always_inline)) void
     in_registers(const mmf_gemm_args &args, const tile &t, const float *lines)
     {
-        staged_runs<row, row::threads, PITCH>::finish(args, t, lines);
+        staged_runs<row, row::threads, PITCH>::finish(args, t, 0, row::tile_m, lines);
     }
 };
 

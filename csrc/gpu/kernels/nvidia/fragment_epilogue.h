@@ -107,11 +107,18 @@ template <int Dtype, int Columns> struct fragment_epilogue {
             load_bias<Dtype>();
     }
 
-    /* z of the first chunk, where its sums were; of the up columns: Up. */
+    /* z of the first chunk, where its sums were; Up: of the up columns. */
     template <int Up>
     __attribute__((device, always_inline)) void scale(float (&sum)[SUMS], int chunk) const
     {
         const int first = chunk * CHUNK + (Up ? Columns / 2 : 0) + column();
+        float *const z = sum + Up * UP;
+        if (args.gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
+            MMF_UNROLL
+            for (int i = 0; i < 4 * BLOCKS; i++)
+                z[i] = fused(z[i], alpha, row_bias[Up][i / 2 % 2]);
+            return;
+        }
         MMF_UNROLL
         for (int b = 0; b < BLOCKS; b++) {
             mmf_float2 pair;
@@ -119,11 +126,8 @@ template <int Dtype, int Columns> struct fragment_epilogue {
                          : "=f"(pair.x), "=f"(pair.y)
                          : "r"(biases + (first + 8 * b) * 4));
             MMF_UNROLL
-            for (int half = 0; half < 2; half++) {
-                float *const z = sum + Up * UP + 4 * b + 2 * half;
-                z[0] = fused(z[0], alpha, pair.x) + row_bias[Up][half];
-                z[1] = fused(z[1], alpha, pair.y) + row_bias[Up][half];
-            }
+            for (int i = 4 * b; i < 4 * b + 4; i++)
+                z[i] = fused(z[i], alpha, i % 2 ? pair.y : pair.x);
         }
     }
 

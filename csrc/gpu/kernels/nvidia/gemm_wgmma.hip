@@ -89,21 +89,21 @@ struct turns {
 
     __attribute__((device, always_inline)) void start(const mmf_wgmma_args &args)
     {
-        const unsigned cluster = args.cluster;
-        rank = cluster > 1 ? cluster_rank() : 0;
+        const unsigned log = args.cluster_log;
+        rank = log ? cluster_rank() : 0;
         end = args.gemm.tiles_m * args.gemm.tiles_n;
         for (int axis = 0; axis < args.gemm.batch_ndim; axis++)
             end *= args.gemm.batch_shape[axis];
-        at = (args.gemm.first_tile + workgroup_id()) / cluster;
-        step = SWAPPED || args.gemm.epilogue == MMF_EPILOGUE_GENERAL ? end
-                                                                     : workgroup_count() / cluster;
+        at = (args.gemm.first_tile + workgroup_id()) >> log;
+        step =
+            SWAPPED || args.gemm.epilogue == MMF_EPILOGUE_GENERAL ? end : workgroup_count() >> log;
         k_begin = 0;
         k_end = (int)args.gemm.k;
         if (SWAPPED) {
-            const unsigned steps = (k_end + row::tile_k - 1) / row::tile_k;
-            k_begin = (int)((unsigned long long)steps * rank / cluster) * row::tile_k;
-            if (rank + 1 < cluster)
-                k_end = (int)((unsigned long long)steps * (rank + 1) / cluster) * row::tile_k;
+            const unsigned steps = ((unsigned)k_end + row::tile_k - 1) / row::tile_k;
+            k_begin = (int)(steps * rank >> log) * row::tile_k;
+            if (rank + 1 < 1u << log)
+                k_end = (int)(steps * (rank + 1) >> log) * row::tile_k;
         }
     }
 
@@ -113,7 +113,7 @@ struct turns {
         tile t;
         *batch = (int)p.batch;
         t.columns = args.gemm.gated ? HALF_N : row::tile_n;
-        t.m0 = (SWAPPED ? p.m : (long long)p.m * args.cluster + rank) * row::tile_m;
+        t.m0 = (SWAPPED ? p.m : ((long long)p.m << args.cluster_log) + rank) * row::tile_m;
         t.n0 = (long long)p.n * t.columns;
         const long long rows = args.gemm.m - t.m0, cols = args.gemm.n - t.n0;
         t.rows = rows < row::tile_m ? (int)rows : (int)row::tile_m;
@@ -131,7 +131,7 @@ MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map,
     MMF_UNROLL
     for (int i = 0; i < BOXES; i++) {
         const int x = B_ALONG_K ? k : n + i * MMF_WGMMA_LINE, y = B_ALONG_K ? n : k;
-        if (!SWAPPED && args.cluster > 1)
+        if (!SWAPPED && args.cluster_log)
             load_box_for(3, to + i * BOX_BYTES, map, barrier, x, y, batch);
         else
             load_box(to + i * BOX_BYTES, map, barrier, x, y, batch);
@@ -145,8 +145,8 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
     turn.start(args);
     r.parity = 1; /* all stages are empty */
     const bool gated = args.gemm.gated;
-    const bool first = SWAPPED || args.cluster == 1 || turn.rank == 0;
-    const bool second = SWAPPED || args.cluster == 1 || turn.rank == 1;
+    const bool first = SWAPPED || !args.cluster_log || turn.rank == 0;
+    const bool second = SWAPPED || !args.cluster_log || turn.rank == 1;
     MMF_ROLLED
     for (; turn.at < turn.end; turn.at += turn.step) {
         int batch;
@@ -181,7 +181,7 @@ MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, const turns &turn,
                          int thread, float (&sum)[SUMS])
 {
     typedef products<FLAT, row::operands, TALL_ALONG_K, FLAT_ALONG_K> product;
-    const int readers = SWAPPED ? 1 : (int)args.cluster; /* of a stage: workgroups */
+    const int readers = SWAPPED ? 1 : 1 << args.cluster_log; /* of a stage: workgroups */
     const int reader = SWAPPED ? (int)turn.rank : thread;
     unsigned before = 0;
     MMF_ROLLED
@@ -214,34 +214,6 @@ MMF_DEVICE void meet_consumers()
     named_barrier<1, CONSUMERS * GROUP>();
 }
 
-/* The sums of a cluster's workgroups, added up in their order by the first. Nobody reads the ring
- * any more. */
-MMF_DEVICE void add_parts(unsigned memory, unsigned cluster, unsigned rank, float (&sum)[SUMS])
-{
-    enum { STEP = CONSUMERS * GROUP * 16 };
-    const unsigned mine = memory + thread_id() * 16;
-    if (rank > 0) {
-        MMF_UNROLL
-        for (int i = 0; i < SUMS; i += 4)
-            asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mine + i / 4 * STEP),
-                         "f"(sum[i]), "f"(sum[i + 1]), "f"(sum[i + 2]), "f"(sum[i + 3])
-                         : "memory");
-    }
-    cluster_barrier();
-    if (rank > 0)
-        return;
-    MMF_ROLLED
-    for (unsigned other = 1; other < cluster; other++) {
-        MMF_UNROLL
-        for (int i = 0; i < SUMS; i += 4) {
-            const mmf_float4 part = read_from(other, mine + i / 4 * STEP);
-            MMF_UNROLL
-            for (int j = 0; j < 4; j++)
-                sum[i + j] += part[j];
-        }
-    }
-}
-
 /* z of this warpgroup's rows of tall, lines along n. */
 MMF_DEVICE void put_sums(float alpha, float *lines, int consumer, int thread,
                          const float (&sum)[SUMS])
@@ -269,32 +241,68 @@ MMF_DEVICE void place_matrices(const mmf_gemm_args &args, const tile &t, int bat
     meet_consumers();
 }
 
+/* Of a tile, the lines that this workgroup of a cluster finishes. */
+struct some_rows {
+    int count, first;
+
+    __attribute__((device, always_inline)) int row(int line) const
+    {
+        return first + line;
+    }
+};
+
+/* The sums of a cluster's workgroups for those lines, added up in the order of k. */
+MMF_DEVICE void add_parts(unsigned memory, const some_rows &some, int parts, float factor,
+                          float *lines)
+{
+    enum { MOST = 8, LINE = row::tile_n / 4 };
+    MMF_ROLLED
+    for (int i = thread_id(); i < some.count * LINE; i += CONSUMERS * GROUP) {
+        const int at = (some.first + i / LINE) * PITCH + i % LINE * 4;
+        mmf_float4 part[MOST], sum = {};
+        MMF_UNROLL
+        for (int p = 0; p < MOST; p++)
+            part[p] = p < parts ? read_from(p, memory + at * 4) : sum;
+        MMF_UNROLL
+        for (int p = 0; p < MOST; p++)
+            sum += part[p];
+        *(mmf_float4 *)(lines + at) = sum * factor;
+    }
+}
+
 /* One tile, its sums by way of shared memory. */
 MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
 {
     const int thread = thread_id() % GROUP, consumer = thread_id() / GROUP;
     float *const lines = (float *)dynamic_shared;
     const bool general = args.gemm.epilogue == MMF_EPILOGUE_GENERAL;
+    const float alpha = general ? (float)args.gemm.alpha : 1;
     turns turn;
     float sum[SUMS];
     int batch;
     turn.start(args);
     const tile t = turn.take(args, &batch);
+    some_rows some = {t.rows, 0};
     place_matrices(args.gemm, t, batch);
     multiply(args, r, turn, consumer, thread, sum);
     meet_consumers(); /* nobody reads the ring any more */
-    if (SWAPPED && args.cluster > 1) {
-        add_parts(r.memory, args.cluster, turn.rank, sum);
-        if (turn.rank > 0)
-            return;
+    const bool parted = SWAPPED && args.cluster_log;
+    put_sums(parted ? 1 : alpha, lines, consumer, thread, sum);
+    if (parted) {
+        const int share = row::tile_m >> args.cluster_log;
+        some.first = share * (int)turn.rank;
+        some.count = t.rows - some.first < share ? t.rows - some.first : share;
+        cluster_barrier<true>();
+        add_parts(r.memory, some, 1 << args.cluster_log, alpha, lines);
     }
-    put_sums(general ? (float)args.gemm.alpha : 1, lines, consumer, thread, sum);
     meet_consumers();
     if (SWAPPED && !general) {
-        staged_runs<row, CONSUMERS * GROUP, PITCH>::finish(args.gemm, t, lines);
+        staged_runs<row, CONSUMERS * GROUP, PITCH>::finish(args.gemm, t, some.first, some.count,
+                                                           lines);
         return;
     }
-    const staged<float, CONSUMERS * GROUP, row::tile_n, PITCH, all_rows> all = {lines, t, {t.rows}};
+    const staged<float, CONSUMERS * GROUP, row::tile_n, PITCH, some_rows> all = {
+        lines + some.first * PITCH, t, some};
     finish_general<float>(args.gemm, all);
 }
 
@@ -348,23 +356,27 @@ MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args 
     ring r;
     r.start(shared_address(dynamic_shared), 0);
     if (thread_id() == 0) {
+        prefetch_map(args.a);
+        prefetch_map(args.b);
         MMF_UNROLL
         for (int i = 0; i < STAGES; i++) {
             barrier_init(r.full + 8 * i, 1);
-            barrier_init(r.empty + 8 * i, CONSUMERS * (SWAPPED ? 1 : args.cluster));
+            barrier_init(r.empty + 8 * i, CONSUMERS * (SWAPPED ? 1 : 1 << args.cluster_log));
         }
         barriers_are_ready();
     }
-    cluster_barrier();
+    cluster_barrier<false>();
+    wait_for_kernel_before();
+    let_next_kernel_begin();
     if (thread_id() / GROUP == CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (thread_id() == CONSUMERS * GROUP)
             produce(args, r);
-        if (SWAPPED && args.cluster > 1)
-            cluster_barrier(); /* of add_parts() */
+        if (SWAPPED && args.cluster_log)
+            cluster_barrier<true>(); /* before add_parts() */
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         consumers<SWAPPED>::run(args, r);
     }
-    cluster_barrier(); /* a workgroup that is gone cannot be written to or read */
+    cluster_barrier<false>(); /* a workgroup that is gone cannot be written to or read */
 }

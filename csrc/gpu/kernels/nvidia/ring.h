@@ -23,10 +23,32 @@ MMF_DEVICE unsigned cluster_rank()
     return rank;
 }
 
-/* All threads of the cluster; what they wrote to shared memory is seen after it. */
-MMF_DEVICE void cluster_barrier()
+/* All threads of the cluster. What they wrote to shared memory is seen after it by Publish alone,
+ * which takes a fence of the whole GPU. */
+template <bool Publish> MMF_DEVICE void cluster_barrier()
 {
-    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+    if (Publish)
+        asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    else
+        asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* The kernel before in the stream is done, and what it wrote is seen. */
+MMF_DEVICE void wait_for_kernel_before()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/* The next kernel in the stream may begin, up to its own wait. */
+MMF_DEVICE void let_next_kernel_begin()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+MMF_DEVICE void prefetch_map(const mmf_tensor_map &map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
 /* The first `threads` threads that name barrier `id`, a constant: ptxas reserves all 16 otherwise.

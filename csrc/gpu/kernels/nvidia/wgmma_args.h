@@ -18,7 +18,7 @@ typedef struct mmf_tensor_map {
 typedef struct mmf_wgmma_args {
     mmf_gemm_args gemm;
     mmf_tensor_map a, b, b_up, out;
-    unsigned cluster;
+    unsigned cluster_log;
     unsigned char a_batched, b_batched;
 } mmf_wgmma_args;
 
