@@ -33,6 +33,8 @@ void mmf_plan_read_environment(void)
     }
 }
 
+enum { NAME_TEXT = 64 * 10 }; /* of 64 characters, all of them escaped: \U0001d173 */
+
 mmf_status mmf_plan_force(const char *names, mmf_kernel_set *previous)
 {
     mmf_kernel_set set = {{0}};
@@ -44,7 +46,7 @@ mmf_status mmf_plan_force(const char *names, mmf_kernel_set *previous)
         const mmf_kernel_set all = mmf_kernel_set_all();
         char text[1024];
         return mmf_fail(MMF_VALUE_ERROR, "unknown kernel \"%.*s\"; this build has %s",
-                        (int)(length < 128 ? length : 128), unknown,
+                        (int)(length < NAME_TEXT ? length : NAME_TEXT), unknown,
                         mmf_kernel_set_text(&all, text, sizeof text));
     }
     *previous = forced;
