@@ -17,6 +17,13 @@ enum { TALL_ROWS = 128 };                  /* see gemm_wgmma.hip */
 enum { MAX_SPLIT_LOG = 3, MIN_STEPS = 4 }; /* the largest portable cluster; steps of k in a part */
 enum { RUN = 8, MAX_STRIDE = 1 << 30, MAX_SIZE = INT32_MAX - 1024 };
 
+enum { GFLOPS = 5700 }; /* of a compute unit: 8192^3 on an H200 */
+
+static int64_t tiles_of(int64_t length, int64_t tile)
+{
+    return length / tile + (length % tile != 0);
+}
+
 /* A matrix as a tensor of batches of lines: line i of a batch begins `pitch` elements after line
  * i - 1. */
 typedef struct matrix {
@@ -161,15 +168,50 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
 }
 
 /* log2 of the workgroups that share a tile, each a part of k: where tiles leave half of the GPU
- * idle, and parts are long. */
-static int split_log(const mmf_kernel *kernel, const mmf_problem *p, const mmf_gemm_args *args)
+ * idle, and parts are long. Clusters of four and more need not fill a GPU: an H200 runs fewer than
+ * 32 of four at once (a 32nd took a second turn there). */
+static int split_log(const mmf_kernel *kernel, const mmf_problem *p, int64_t tiles)
 {
-    const int64_t tiles = mmf_gpu_gemm_tiles(p, args), units = mmf_gpu_units(p->device);
-    const int64_t steps = (p->k + kernel->tile_k - 1) / kernel->tile_k;
+    const int64_t units = mmf_gpu_units(p->device), steps = tiles_of(p->k, kernel->tile_k);
     int log = 0;
-    while (log < MAX_SPLIT_LOG && tiles << (log + 1) <= units && steps >> (log + 1) >= MIN_STEPS)
+    while (log < MAX_SPLIT_LOG && tiles << (log + 1) <= (log ? units * 3 / 4 : units) &&
+           steps >> (log + 1) >= MIN_STEPS)
         log++;
     return log;
+}
+
+/* Microseconds, measured on an H200 at boost clocks: a step of k while the other units are idle,
+ * and while all are busy; what a tile takes besides, the first and those after it. */
+typedef struct tile_time {
+    int tile_m, tile_n;
+    double alone, busy, first, later;
+} tile_time;
+
+static const tile_time times[] = {
+    {128, 256, 0.60, 0.69, 6, 3},
+    {128, 128, 0.33, 0.40, 4, 2},
+    {64, 128, 0.30, 0.40, 2.5, 2.5},
+    {16, 128, 0.27, 0.31, 2, 2},
+};
+
+static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+{
+    const tile_time *t = times;
+    const double units = mmf_gpu_units(p->device);
+    while (t->tile_m != kernel->tile_m || t->tile_n != kernel->tile_n)
+        t++;
+    const int log = kernel->tile_m < TALL_ROWS && w->tiles < units
+                        ? split_log(kernel, p, (int64_t)w->tiles)
+                        : 0;
+    const double tiles = w->tiles * (1 << log);
+    const double steps = (double)tiles_of(tiles_of(p->k, kernel->tile_k), 1 << log);
+    const double share = tiles < units ? tiles / units : 1;
+    const double turns = tiles <= units ? 1 : (double)tiles_of((int64_t)tiles, (int64_t)units);
+    const double step = t->alone + (t->busy - t->alone) * share;
+    const double seconds =
+        1e-6 * (turns * steps * step + t->first + (turns - 1) * t->later + 0.3 * log);
+    w->tiles = 1;
+    w->tile_flops = seconds * 1e9 * GFLOPS;
 }
 
 static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
@@ -183,7 +225,8 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     const bool swapped = kernel->tile_m < TALL_ROWS;
     const bool in_registers = describe_out(p, &m);
     mmf_gpu_gemm_arguments(kernel, p, !in_registers || config->general_epilogue, &args->gemm);
-    const int log = swapped ? split_log(kernel, p, &args->gemm) : p->m > TALL_ROWS;
+    const int log =
+        swapped ? split_log(kernel, p, mmf_gpu_gemm_tiles(p, &args->gemm)) : p->m > TALL_ROWS;
     const int64_t cluster = 1 << log;
     if (!swapped)
         args->gemm.tiles_m = (args->gemm.tiles_m + cluster - 1) / cluster;

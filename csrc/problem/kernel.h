@@ -26,6 +26,13 @@ typedef struct mmf_config {
 
 typedef struct mmf_kernel mmf_kernel;
 
+/* What the cost model counts of a GPU's kernel. */
+typedef struct mmf_work {
+    double tiles, tile_flops;
+    double bytes; /* read and written besides the operands */
+    int launches;
+} mmf_work;
+
 /* Kernels that share their host code, and what all of them implement. */
 typedef struct mmf_family {
     const char *name;
@@ -42,6 +49,9 @@ typedef struct mmf_family {
      * not NULL, may be set by another thread while this runs. */
     mmf_status (*run)(const mmf_problem *problem, const mmf_config *config,
                       const mmf_buffers *buffers, const atomic_bool *cancelled);
+    /* Of a GPU: what differs from one launch of whole tiles, which *work is when this is called.
+     * NULL: nothing. */
+    void (*work)(const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
     bool rows_independent_of_m; /* a row of the result has the same bits whatever M is */
     /* For the cost model: what one thread (at 2.5 to 3.5 GHz) or one compute unit sustains, 1e9
      * operations a second, by the type of the sums. */

@@ -292,7 +292,10 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
         const int share = row::tile_m >> args.cluster_log;
         some.first = share * (int)turn.rank;
         some.count = t.rows - some.first < share ? t.rows - some.first : share;
-        cluster_barrier<true>();
+        meet_consumers();
+        if (thread_id() == 0)
+            publish_to_cluster(); /* by one thread: it is a fence of the whole GPU */
+        cluster_barrier();
         add_parts(r.memory, some, 1 << args.cluster_log, alpha, lines);
     }
     meet_consumers();
@@ -365,7 +368,7 @@ MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args 
         }
         barriers_are_ready();
     }
-    cluster_barrier<false>();
+    cluster_barrier();
     wait_for_kernel_before();
     let_next_kernel_begin();
     if (thread_id() / GROUP == CONSUMERS) {
@@ -373,10 +376,10 @@ MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args 
         if (thread_id() == CONSUMERS * GROUP)
             produce(args, r);
         if (SWAPPED && args.cluster_log)
-            cluster_barrier<true>(); /* before add_parts() */
+            cluster_barrier(); /* before add_parts() */
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         consumers<SWAPPED>::run(args, r);
     }
-    cluster_barrier<false>(); /* a workgroup that is gone cannot be written to or read */
+    cluster_barrier(); /* a workgroup that is gone cannot be written to or read */
 }

@@ -23,15 +23,16 @@ MMF_DEVICE unsigned cluster_rank()
     return rank;
 }
 
-/* All threads of the cluster. What they wrote to shared memory is seen after it by Publish alone,
- * which takes a fence of the whole GPU. */
-template <bool Publish> MMF_DEVICE void cluster_barrier()
+/* All threads of the cluster. */
+MMF_DEVICE void cluster_barrier()
 {
-    if (Publish)
-        asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-    else
-        asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* What threads that met this one wrote is seen by the cluster after its next barrier. */
+MMF_DEVICE void publish_to_cluster()
+{
+    asm volatile("fence.acq_rel.cluster;" ::: "memory");
 }
 
 /* The kernel before in the stream is done, and what it wrote is seen. */
