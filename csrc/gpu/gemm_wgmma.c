@@ -256,5 +256,6 @@ const mmf_family mmf_gpu_wgmma = {
     .configure = configure,
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = false, /* k is split where rows are few */
-    .gflops_float = 5000,           /* of a compute unit: assumed, not measured */
+    .work = work,
+    .gflops_float = GFLOPS,
 };
