@@ -20,6 +20,22 @@
 /* Is there code for the GPU, and can a grid count the tiles? */
 bool mmf_gpu_gemm_supports(const mmf_kernel *kernel, const mmf_problem *problem, char *reason);
 
+/* Tiles along one axis. */
+static inline int64_t mmf_gpu_tiles(int64_t length, int64_t tile)
+{
+    return length / tile + (length % tile != 0);
+}
+
+int64_t mmf_gpu_batches(const mmf_problem *problem);
+
+/* Set the tile of config, and begin its plan. */
+mmf_launch_plan *mmf_gpu_gemm_begin(const mmf_kernel *kernel, mmf_config *config);
+
+/* Add a launch of an instance with a workgroup for each of its tiles, batch by batch: sizes,
+ * operands and epilogue are those of the problem. */
+mmf_launch *mmf_gpu_gemm_add(mmf_launch_plan *plan, int instance, const mmf_problem *problem,
+                             bool general_epilogue);
+
 /* One launch, a workgroup for each tile. */
 void mmf_gpu_gemm_configure(const mmf_kernel *kernel, const mmf_problem *problem,
                             mmf_config *config);
