@@ -40,21 +40,8 @@ static bool lay_out(const mmf_problem *p, layout *l)
            !__builtin_mul_overflow(l->plane, l->pieces * mmf_dtypes[l->dtype].size, &l->bytes);
 }
 
-static int reduction_of(mmf_dtype operands)
-{
-    switch (operands) {
-    case MMF_FLOAT32:
-        return MMF_GPU_reduce_splitk_16x64x1_f32_any;
-    case MMF_FLOAT64:
-        return MMF_GPU_reduce_splitk_16x64x1_f64_any;
-    case MMF_FLOAT16:
-        return MMF_GPU_reduce_splitk_16x64x1_f16_any;
-    case MMF_BFLOAT16:
-        return MMF_GPU_reduce_splitk_16x64x1_bf16_any;
-    default: /* the rows of the family are of these dtypes */
-        return -1;
-    }
-}
+/* The second launch: of sums in float32, which those of every row of the family are. */
+enum { REDUCTION = MMF_GPU_reduce_splitk_16x64x1_f32_any };
 
 static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
@@ -66,7 +53,7 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
         snprintf(reason, MMF_REASON_TEXT, "%.150s", mmf_error_text());
         return false;
     }
-    if (!mmf_gpu_has_code(gpu, reduction_of((mmf_dtype)p->dtype[MMF_A]), reason))
+    if (!mmf_gpu_has_code(gpu, REDUCTION, reason))
         return false;
     if (p->k == 0) {
         snprintf(reason, MMF_REASON_TEXT, "there are no products, so no K to cut");
@@ -155,8 +142,7 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     if (mmf_problem_gated(p))
         set_sums(args, MMF_PREACTIVATION_UP, &l, 1);
 
-    launch = mmf_gpu_gemm_add(plan, reduction_of((mmf_dtype)p->dtype[MMF_A]), p,
-                              config->general_epilogue);
+    launch = mmf_gpu_gemm_add(plan, REDUCTION, p, true);
     args = mmf_launch_argument(plan, launch);
     args->k = l.pieces;
     clear_operands(args, MMF_A, MMF_B_UP + 1);
@@ -175,5 +161,4 @@ const mmf_family mmf_gpu_simt_splitk = {
     .work = work,
     .rows_independent_of_m = true,
     .gflops_float = 100, /* of a compute unit: as gemm_simt */
-    .gflops_double = 50,
 };

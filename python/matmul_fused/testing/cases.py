@@ -262,7 +262,13 @@ _PIECES = (1, 63, 64, 65, 127, 129, 257)
 # cost it as many instructions as 50 of gemm_mfma.
 _TAKES: dict[str, dict[str, tuple[Any, ...]]] = {
     "gemm_simt": {"m": _SMALL, "n": _SMALL, "k": _SMALL, "prepack": (False,)},
-    "gemm_simt_splitk": {"m": _SMALL, "n": _SMALL, "k": _PIECES, "prepack": (False,)},
+    "gemm_simt_splitk": {
+        "m": _SMALL,
+        "n": _SMALL,
+        "k": _PIECES,
+        "dtype": ("float32", "float16", "bfloat16"),
+        "prepack": (False,),
+    },
     "gemm_mfma": {
         "prepack": (False,),
         "dtype": ("float16", "bfloat16"),

@@ -1,7 +1,8 @@
 /* The generic kernel: every dtype, layout, stride, epilogue, batch and gate, on every target, from
  * fused multiply-adds alone. float32 and float64 products are exact in the sum's type.
  * Path of a call: the family for every GPU; launched by gpu/launch_plan.c. */
-#include "gpu/kernels/common/finish_lines.h"
+#include "gpu/kernels/common/epilogue_general.h"
+#include "gpu/kernels/common/epilogue_registers.h"
 #include "gpu/kernels/common/simt_products.h"
 
 static_assert(row::lds == row::tile_m * PITCH * sizeof(real) + TILE_BYTES, "kernels.def");
@@ -22,6 +23,54 @@ MMF_DEVICE void compute_tile(const mmf_gemm_args &args, const tile &t, real fact
     barrier();
 }
 
+template <class Real> struct finish;
+
+/* One run at a time. Neighbouring threads take neighbouring runs, so that their stores meet in a
+ * line of memory. */
+template <> struct finish<float> {
+    enum {
+        RUN = 16 / sizeof(operand::type),
+        RUNS = row::tile_n / GROUPS / RUN, /* of a row, in either group of columns */
+        APART = row::threads / RUNS,       /* rows */
+    };
+    static_assert(row::tile_m % APART == 0, "all threads take as many runs");
+
+    static __attribute__((device, always_inline)) constexpr int step(int)
+    {
+        return 0;
+    }
+
+    static __attribute__((device, always_inline)) void
+    in_registers(const mmf_gemm_args &args, const tile &t, const float *lines)
+    {
+        const int n = thread_id() % RUNS * RUN, m = thread_id() / RUNS;
+        register_epilogue<row::operands, 1, 1, bounded_pointer, finish> runs;
+        MMF_ROLLED
+        for (int g = 0; g < (args.gated ? 1 : GROUPS); g++) {
+            runs.start(args, t, m, n + g * row::tile_n / GROUPS);
+            MMF_ROLLED
+            for (int below = 0; below < row::tile_m; below += APART) {
+                const float *const from = lines + (m + below) * PITCH + n;
+                MMF_UNROLL
+                for (int p = 0; p < RUN / 2; p++) {
+                    const float *const pair = from + 2 * p;
+                    runs.z[0][0][p] = *(const mmf_float2 *)(pair + g * row::tile_n / GROUPS);
+                    runs.z[1][0][p] = *(const mmf_float2 *)(pair + row::tile_n / GROUPS);
+                }
+                runs.finish(args, t, below);
+            }
+        }
+    }
+};
+
+/* The host chooses the general epilogue. */
+template <> struct finish<double> {
+    static __attribute__((device, always_inline)) void in_registers(const mmf_gemm_args &,
+                                                                    const tile &, const double *)
+    {
+    }
+};
+
 MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
 {
     MMF_SHARED static char shared[row::lds];
@@ -29,5 +78,8 @@ MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args a
     const tile t = tile_of_workgroup<row>(args, shared);
     const bool general = args.epilogue == MMF_EPILOGUE_GENERAL;
     compute_tile(read_again(args), t, general && args.k > 0 ? (real)args.alpha : 1, lines);
-    finish_tile<row, PITCH>(args, t, lines);
+    if (!general)
+        return finish<real>::in_registers(read_again(args), t, lines);
+    const staged<real, row::threads, row::tile_n, PITCH, all_rows> all = {lines, t, {t.rows}};
+    finish_general<real>(read_again(args), all);
 }

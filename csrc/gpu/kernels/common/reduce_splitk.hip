@@ -1,8 +1,9 @@
-/* Split-K, its last launch: adds the partial sums of a tile in the order of the pieces, and
- * finishes it. No GEMM: A is the partial sums [piece, m, n], `k` their number, of the row's
- * operands there is only the dtype. Path of a call: behind gemm_simt_splitk; launched by
+/* Split-K, its last launch: adds the partial sums of a tile in the order of the pieces, and has the
+ * general epilogue, which costs little here: a thread has four neighbours. No GEMM: A is the
+ * partial sums [m, piece] of lines, `k` their number; the operands that they were made of may be of
+ * any dtype with sums of this one. Path of a call: behind gemm_simt_splitk; launched by
  * gpu/launch_plan.c. */
-#include "gpu/kernels/common/finish_lines.h"
+#include "gpu/kernels/common/epilogue_general.h"
 
 typedef this_row row;
 typedef sum_type<element<row::operands>::type>::type real;
@@ -14,7 +15,7 @@ enum {
     ACROSS = row::tile_n / PER_THREAD,
     AT_ONCE = 8, /* pieces that are loaded before the first of them is added */
 };
-static_assert(row::threads == row::tile_m * ACROSS, "every thread adds once");
+static_assert(row::threads == row::tile_m * ACROSS, "four neighbours for each thread");
 static_assert(row::lds == row::tile_m * PITCH * sizeof(real) + TILE_BYTES, "kernels.def");
 
 /* The sum of `count` pieces, `plane` elements from one to the next. */
@@ -49,8 +50,8 @@ MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args a
         const real *const sums = (const real *)t.matrix(MMF_GEMM_A);
         sum = add_pieces(sums + (t.m0 + m) * strides.row + up + t.n0 + n, strides.col, (int)args.k);
     }
-    const real factor = args.epilogue == MMF_EPILOGUE_GENERAL ? (real)args.alpha : 1;
-    *(real4 *)(lines + m * PITCH + column) = sum * factor;
+    *(real4 *)(lines + m * PITCH + column) = sum * (real)args.alpha;
     barrier();
-    finish_tile<row, PITCH>(args, t, lines);
+    const staged<real, row::threads, row::tile_n, PITCH, all_rows> all = {lines, t, {t.rows}};
+    finish_general<real>(read_again(args), all);
 }
