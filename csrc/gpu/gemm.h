@@ -21,17 +21,29 @@
 /* Is there code for the GPU, and can a grid count the tiles? */
 bool mmf_gpu_gemm_supports(const mmf_kernel *kernel, const mmf_problem *problem, char *reason);
 
-/* Set the sizes that explain shows. Is there nothing to compute? */
-bool mmf_gpu_gemm_is_empty(const mmf_kernel *kernel, const mmf_problem *problem,
-                           mmf_config *config);
+/* Tiles along one axis. */
+static inline int64_t mmf_gpu_tiles(int64_t length, int64_t tile)
+{
+    return length / tile + (length % tile != 0);
+}
 
-/* Fill all but the addresses and first_tile of an argument that is 0. general: not the epilogue in
- * registers. */
-void mmf_gpu_gemm_arguments(const mmf_kernel *kernel, const mmf_problem *problem, bool general,
+int64_t mmf_gpu_batches(const mmf_problem *problem);
+
+/* Set the tile of config, and begin its plan. */
+mmf_launch_plan *mmf_gpu_gemm_begin(const mmf_kernel *kernel, mmf_config *config);
+
+/* Fill all but the addresses and first_tile of an argument that is 0, for the tiles of an instance.
+ * general: not the epilogue in registers. */
+void mmf_gpu_gemm_arguments(int instance, const mmf_problem *problem, bool general,
                             mmf_gemm_args *args);
 
 /* Tiles of all matrices of the batch. */
 int64_t mmf_gpu_gemm_tiles(const mmf_problem *problem, const mmf_gemm_args *args);
+
+/* Add a launch of an instance with a workgroup for each of its tiles, batch by batch: sizes,
+ * operands and epilogue are those of the problem. */
+mmf_launch *mmf_gpu_gemm_add(mmf_launch_plan *plan, int instance, const mmf_problem *problem,
+                             bool general_epilogue);
 
 /* One launch, a workgroup for each tile. */
 void mmf_gpu_gemm_configure(const mmf_kernel *kernel, const mmf_problem *problem,

@@ -19,11 +19,6 @@ enum { RUN = 8, MAX_STRIDE = 1 << 30, MAX_SIZE = INT32_MAX - 1024 };
 
 enum { GFLOPS = 5700 }; /* of a compute unit: 8192^3 on an H200 */
 
-static int64_t tiles_of(int64_t length, int64_t tile)
-{
-    return length / tile + (length % tile != 0);
-}
-
 /* A matrix as a tensor of batches of lines: line i of a batch begins `pitch` elements after line
  * i - 1. */
 typedef struct matrix {
@@ -172,7 +167,7 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
  * 32 of four at once (a 32nd took a second turn there). */
 static int split_log(const mmf_kernel *kernel, const mmf_problem *p, int64_t tiles)
 {
-    const int64_t units = mmf_gpu_units(p->device), steps = tiles_of(p->k, kernel->tile_k);
+    const int64_t units = mmf_gpu_units(p->device), steps = mmf_gpu_tiles(p->k, kernel->tile_k);
     int log = 0;
     while (log < MAX_SPLIT_LOG && tiles << (log + 1) <= (log ? units * 3 / 4 : units) &&
            steps >> (log + 1) >= MIN_STEPS)
@@ -204,9 +199,9 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
                         ? split_log(kernel, p, (int64_t)w->tiles)
                         : 0;
     const double tiles = w->tiles * (1 << log);
-    const double steps = (double)tiles_of(tiles_of(p->k, kernel->tile_k), 1 << log);
+    const double steps = (double)mmf_gpu_tiles(mmf_gpu_tiles(p->k, kernel->tile_k), 1 << log);
     const double share = tiles < units ? tiles / units : 1;
-    const double turns = tiles <= units ? 1 : (double)tiles_of((int64_t)tiles, (int64_t)units);
+    const double turns = tiles <= units ? 1 : (double)mmf_gpu_tiles((int64_t)tiles, (int64_t)units);
     const double step = t->alone + (t->busy - t->alone) * share;
     const double seconds =
         1e-6 * (turns * steps * step + t->first + (turns - 1) * t->later + 0.3 * log);
@@ -217,14 +212,15 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
 {
     matrix m;
-    mmf_launch_plan *plan = mmf_launch_plan_begin(config);
-    if (mmf_gpu_gemm_is_empty(kernel, p, config))
+    mmf_launch_plan *plan = mmf_gpu_gemm_begin(kernel, config);
+    if (p->m == 0 || p->n == 0 || mmf_gpu_batches(p) == 0)
         return;
     mmf_launch *launch = mmf_launch_plan_add(plan, kernel->instance, sizeof(mmf_wgmma_args));
     mmf_wgmma_args *args = mmf_launch_argument(plan, launch);
     const bool swapped = kernel->tile_m < TALL_ROWS;
     const bool in_registers = describe_out(p, &m);
-    mmf_gpu_gemm_arguments(kernel, p, !in_registers || config->general_epilogue, &args->gemm);
+    mmf_gpu_gemm_arguments(kernel->instance, p, !in_registers || config->general_epilogue,
+                           &args->gemm);
     const int log =
         swapped ? split_log(kernel, p, mmf_gpu_gemm_tiles(p, &args->gemm)) : p->m > TALL_ROWS;
     const int64_t cluster = 1 << log;

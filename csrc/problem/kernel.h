@@ -8,13 +8,17 @@
 
 #include <stdatomic.h>
 
-enum { MMF_CONFIG_BYTES = 4096 };
+enum { MMF_CONFIG_BYTES = 4096, MMF_MAX_LAUNCHES = 3 };
 
 /* What configure() decided: sizes in elements. */
 typedef struct mmf_config {
     int32_t tile_m, tile_n, tile_k; /* shown by explain */
     int32_t threads;
     int64_t workspace_bytes; /* of a GPU, per call; the binding allocates them */
+    /* Of a GPU, with a workspace: instances of the plan of calls that can have none. run() loads
+     * them too, so that a call that is captured later finds them. */
+    int16_t spare[MMF_MAX_LAUNCHES];
+    int16_t spares;
     /* Set before configure(): of the forms of its epilogue, a GPU's kernel is to take the general
      * one, which every problem may take. */
     bool general_epilogue;
@@ -25,6 +29,8 @@ typedef struct mmf_config {
 #define MMF_REASON_TEXT 160
 
 typedef struct mmf_kernel mmf_kernel;
+
+#define MMF_WORKSPACE_ALIGN 256
 
 /* What the cost model counts of a GPU's kernel. */
 typedef struct mmf_work {

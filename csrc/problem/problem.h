@@ -51,6 +51,14 @@ typedef struct mmf_strides {
     int64_t batch[MMF_MAX_BATCH];
 } mmf_strides;
 
+/* Why a call on a GPU can have no workspace. Not a property of the operands: not in the plan cache.
+ */
+typedef enum mmf_no_workspace {
+    MMF_WORKSPACE_ALLOWED,
+    MMF_WORKSPACE_CAPTURED, /* ours to allocate, which a capture forbids */
+    MMF_WORKSPACE_NO_POOL,  /* ours to allocate, which the driver cannot do in stream order */
+} mmf_no_workspace;
+
 /*   for every batch index, m, n (and both streams s where gated):
  *     z[s] = alpha * sum_k A[m,k] * B[s][k,n] + beta * C[s][m,n] + bias[s][m,n]
  *     preactivation[s][m,n] = z[s]
@@ -68,7 +76,7 @@ typedef struct mmf_problem {
     uint8_t gate_layout; /* mmf_gate_layout */
     uint8_t packed;      /* 0, or the id of the prepacked layout that B and B_UP have */
     uint8_t allow_tf32;
-    uint8_t no_workspace; /* kernels that need scratch memory on the device cannot run */
+    uint8_t no_workspace; /* mmf_no_workspace: kernels that need one cannot run */
     uint8_t
         dtype[MMF_OPERANDS]; /* mmf_dtype, MMF_ABSENT where not given (C: also where beta is 0) */
     uint8_t offset[MMF_OPERANDS]; /* on a GPU: address of element [0, 0] mod 64 */

@@ -406,7 +406,7 @@ int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
         code = stub_check_stream(s);
     if (!code && kernel->module->context != stub_current())
         code = STUB_INVALID_HANDLE;
-    if (!code && (!gx || gy != 1 || gz != 1 || by != 1 || bz != 1 || shared || extra || !arguments))
+    if (!code && (!gx || !gy || gz != 1 || by != 1 || bz != 1 || shared || extra || !arguments))
         code = STUB_INVALID_VALUE;
     if (code || is_capturing(s) || strncmp(kernel->name, "empty", 5) == 0)
         return code;
@@ -418,5 +418,5 @@ int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
             stub_device_of(args->data[i]) >= 0 &&
             stub_device_of(args->data[i]) != stub_current()->device)
             return STUB_ILLEGAL_ADDRESS;
-    return stub_run(kernel->name, args, gx, bx);
+    return stub_run(kernel->name, args, gx, gy, bx);
 }

@@ -50,7 +50,8 @@ extern _Atomic int stub_kept_events;
 /* Name or text of a code; INVALID_VALUE for an unknown one. */
 int stub_error(int code, const char **out, int text);
 
-/* Carry out the workgroups of a launch. */
-int stub_run(const char *kernel, const mmf_gemm_args *args, unsigned workgroups, unsigned threads);
+/* Carry out the workgroups of a launch, in rows: those of a piece of K each. */
+int stub_run(const char *kernel, const mmf_gemm_args *args, unsigned workgroups, unsigned rows,
+             unsigned threads);
 
 #endif

@@ -256,10 +256,19 @@ _WIDE = ((97, 513, 33), (100, 530, 65), (193, 769, 17), (385, 1025, 7), (98, 518
 _STRIPS = ((13, 385, 130), (11, 390, 1027), (7, 400, 16600))
 _CHUNKED = ((97, 800, 2049, ""), (97, 399, 2049, "interleaved"), (97, 401, 2049, "pair"))
 _SMALL = (*(size for size in SIZES if size <= 129), 0)
+# One to five pieces of 64 products, which split-K cuts so short a K into; without products it takes no call.
+_PIECES = (1, 63, 64, 65, 127, 129, 257)
 # What the rows of GPU kernels take, and how large a simulated GPU can bear it: the products of a workgroup of gemm_simt
 # cost it as many instructions as 50 of gemm_mfma.
 _TAKES: dict[str, dict[str, tuple[Any, ...]]] = {
     "gemm_simt": {"m": _SMALL, "n": _SMALL, "k": _SMALL, "prepack": (False,)},
+    "gemm_simt_splitk": {
+        "m": _SMALL,
+        "n": _SMALL,
+        "k": _PIECES,
+        "dtype": ("float32", "float16", "bfloat16"),
+        "prepack": (False,),
+    },
     "gemm_mfma": {
         "prepack": (False,),
         "dtype": ("float16", "bfloat16"),

@@ -45,6 +45,8 @@ typedef struct mmf_gemm_args {
     double alpha, beta, parameters[MMF_GEMM_PARAMETERS];
     void *data[MMF_GEMM_OPERANDS];
     long long tiles_m, tiles_n, first_tile;
+    long long piece, plane; /* split-K, first launch: products of a piece of K, and elements from
+                               the sums of a piece to those of the next; else 0 */
     int batch_ndim;
     unsigned char dtype[MMF_GEMM_OPERANDS];
     unsigned char activation; /* mmf_activation */

@@ -20,8 +20,10 @@ enum { LAYOUT_ANY, LAYOUT_NN, LAYOUT_NT, LAYOUT_TN, LAYOUT_TT };
             layout = LAYOUT_##layout_                                                              \
         };                                                                                         \
     };
+#define MMF_GPU_STEP MMF_GPU_KERNEL
 #include "gpu/kernels/common/kernels.def"
 #undef MMF_GPU_KERNEL
+#undef MMF_GPU_STEP
 
 /* -DMMF_KERNEL=gemm_simt_64x64x16_f32_any says which row is compiled. */
 #define MMF_PASTE_(a, b) a##b
