@@ -304,7 +304,7 @@ def compiled(tree):
     return names
 
 
-GFX942 = [f"gfx942 {kernel}" for kernel in ROWS]
+GFX942 = [f"gfx942 {kernel}" for kernel, row in ROWS.items() if row["targets"] == "ALL" or "GFX942" in row["targets"]]
 SM_80 = [f"sm_80 {kernel}" for kernel, row in ROWS.items() if row["targets"] == "ALL"]
 
 

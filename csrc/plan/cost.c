@@ -11,9 +11,11 @@ typedef struct device_cost {
     double call_seconds;                             /* fixed cost of a call, and */
     double launch_seconds;                           /* of another launch in it, with a workspace */
     double bytes_per_second, bytes_per_second_limit; /* of a unit's share, of all units */
+    double exposed; /* of the shorter of computing and memory: what the longer does not hide */
 } device_cost;
 
-static const device_cost host = {0.2e-6, 0, 15e9, 100e9}, gpu = {5e-6, 10e-6, 20e9, 4000e9};
+static const device_cost host = {0.2e-6, 0, 15e9, 100e9, 0},
+                         gpu = {5e-6, 10e-6, 30e9, 4000e9, 1. / 16};
 
 static double batches_of(const mmf_problem *p)
 {
@@ -101,5 +103,6 @@ double mmf_plan_seconds(const mmf_problem *p, const mmf_kernel *kernel, double u
         fixed += (work.launches - 1) * device->launch_seconds;
     }
     const double compute = flops / (gflops * 1e9), memory = bytes / bandwidth;
-    return fixed + (compute > memory ? compute : memory);
+    return fixed + (compute > memory ? compute + memory * device->exposed
+                                     : memory + compute * device->exposed);
 }

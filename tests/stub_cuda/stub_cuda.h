@@ -54,4 +54,8 @@ int stub_error(int code, const char **out, int text);
 int stub_run(const char *kernel, const mmf_gemm_args *args, unsigned workgroups, unsigned rows,
              unsigned threads);
 
+/* Carry out a launch in clusters, whose workgroups take tiles as they come: all of them in the
+ * first of its launches. */
+int stub_run_clusters(const char *kernel, const mmf_gemm_args *args, unsigned threads);
+
 #endif

@@ -189,3 +189,17 @@ int stub_run(const char *kernel, const mmf_gemm_args *args, unsigned workgroups,
     }
     return code;
 }
+
+int stub_run_clusters(const char *kernel, const mmf_gemm_args *args, unsigned threads)
+{
+    mmf_gemm_args all = *args;
+    if (args->first_tile)
+        return 0;
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+        if (strcmp(kernels[i].name, kernel) == 0)
+            all.tiles_m = (args->m + kernels[i].tile_m - 1) / kernels[i].tile_m;
+    int64_t tiles = all.tiles_m * all.tiles_n;
+    for (int b = 0; b < args->batch_ndim; b++)
+        tiles *= args->batch_shape[b];
+    return stub_run(kernel, &all, (unsigned)tiles, 1, threads);
+}
