@@ -34,9 +34,19 @@ typedef struct mmf_operand_row {
 
 extern const mmf_operand_row mmf_operands[MMF_OPERANDS];
 
+/* The bit of an operand in a mask of immediates, 0 of one that cannot be one. An immediate is a
+ * number of the call instead of an array, rounded once to the type of the sums: a tensor without
+ * axes whose data is the number, in host memory; on a GPU it travels in the arguments. */
+static inline uint8_t mmf_immediate(mmf_operand operand)
+{
+    _Static_assert(MMF_MULTIPLY - MMF_BIAS < 8, "they are the bits of a uint8_t");
+    return operand >= MMF_BIAS && operand <= MMF_MULTIPLY ? (uint8_t)(1 << (operand - MMF_BIAS))
+                                                          : 0;
+}
+
 /* What a problem asks of a kernel beyond alpha * A @ B: a bit for each operand that is there, and
  * the ones named here. A kernel lists what it implements; plan/ refuses what needs more. */
-enum { MMF_FEATURE_GATED = MMF_OPERANDS, MMF_FEATURE_PACKED, MMF_FEATURES };
+enum { MMF_FEATURE_GATED = MMF_OPERANDS, MMF_FEATURE_PACKED, MMF_FEATURE_IMMEDIATES, MMF_FEATURES };
 #define MMF_HAS(operand_or_feature) (UINT32_C(1) << (operand_or_feature))
 _Static_assert(MMF_FEATURES <= 32, "features are the bits of a uint32_t");
 
@@ -76,6 +86,7 @@ typedef struct mmf_problem {
     uint8_t gate_layout; /* mmf_gate_layout */
     uint8_t packed;      /* 0, or the id of the prepacked layout that B and B_UP have */
     uint8_t allow_tf32;
+    uint8_t immediates;   /* mmf_immediate() of those operands */
     uint8_t no_workspace; /* mmf_no_workspace: kernels that need one cannot run */
     uint8_t
         dtype[MMF_OPERANDS]; /* mmf_dtype, MMF_ABSENT where not given (C: also where beta is 0) */
@@ -102,7 +113,7 @@ typedef struct mmf_terms {
     uint8_t allow_tf32;
     uint8_t packed;      /* layout of a prepacked B, 0: B is an array */
     uint8_t packed_gate; /* mmf_gate_layout that it was prepacked for */
-    uint8_t zero;        /* fills the last word */
+    uint8_t immediates;  /* mmf_immediate() of those operands */
 } mmf_terms;
 
 /* The arguments of a call after import. Absent tensors are NULL; ..._UP: a pair was passed. */
