@@ -32,7 +32,8 @@ def configure(folder, *options):
 def test_cpu(tmp_path):
     configure(tmp_path, *C_TESTS)
     run(cmake(), "--build", tmp_path, "--parallel", 2)
-    assert ", 0 failed" in run(tmp_path / "test_cpu")
+    for program in ("test_cpu", "test_problem"):
+        assert ", 0 failed" in run(tmp_path / program)
 
 
 def commands(folder, *options):

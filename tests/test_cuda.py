@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import matmul_fused as mf
+from matmul_fused.testing import force_kernel
 from support import check, draw
 
 pytestmark = pytest.mark.device
@@ -106,6 +107,31 @@ def test_graph_replays_with_new_inputs(torch, send):
         middle = y.cpu().numpy()
         check(middle, new, B, BIAS, activation="silu")
         check(z.cpu().numpy(), middle, B[:96, :96], C=middle, beta=0.5)
+
+
+def test_graphs_with_workspaces(torch, send):
+    """Split-K in two graphs, each with a workspace of its own in torch's pool, replayed in turn and at once."""
+    a, b = draw((65, 5000), seed=4), draw((5000, 96), seed=5)
+    x, w = send(a), send(b)
+    graphs, results = [torch.cuda.CUDAGraph() for _ in range(2)], []
+    with force_kernel("gemm_simt_splitk"):
+        mf.matmul_fused(x, w)
+        assert len(mf.explain(x, w).launches) == 2
+        for graph, activation in zip(graphs, ("relu", "silu"), strict=True):
+            with torch.cuda.graph(graph):
+                results.append(mf.matmul_fused(x, w, activation=activation))
+    streams = [torch.cuda.Stream(ORDINAL) for _ in graphs]
+    for seed in (7, 8, 9):
+        new = draw(a.shape, seed=seed)
+        x.copy_(torch.from_numpy(new))
+        torch.cuda.synchronize()
+        for _ in range(3):
+            for graph, stream in zip(graphs, streams, strict=True):
+                with torch.cuda.stream(stream):
+                    graph.replay()
+        torch.cuda.synchronize()
+        for got, activation in zip(results, ("relu", "silu"), strict=True):
+            check(got.cpu().numpy(), new, b, activation=activation)
 
 
 def test_first_call_in_a_capture(torch):

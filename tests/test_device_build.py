@@ -304,7 +304,7 @@ def compiled(tree):
     return names
 
 
-GFX942 = [f"gfx942 {kernel}" for kernel in ROWS]
+GFX942 = [f"gfx942 {kernel}" for kernel, row in ROWS.items() if row["targets"] == "ALL" or "GFX942" in row["targets"]]
 SM_80 = [f"sm_80 {kernel}" for kernel, row in ROWS.items() if row["targets"] == "ALL"]
 
 
@@ -314,7 +314,8 @@ SM_80 = [f"sm_80 {kernel}" for kernel, row in ROWS.items() if row["targets"] == 
         (None, sorted(GFX942 + SM_80)),
         (None, []),
         ("csrc/gpu/kernels/cdna/gemm_mfma.hip", sorted(name for name in GFX942 if "_mfma_" in name)),
-        ("csrc/gpu/kernels/common/gemm_simt.hip", sorted(name for name in GFX942 + SM_80 if "_simt_" in name)),
+        ("csrc/gpu/kernels/common/gemm_simt.hip", sorted(name for name in GFX942 + SM_80 if "_simt_64" in name)),
+        ("csrc/gpu/kernels/common/reduce_splitk.hip", sorted(name for name in GFX942 + SM_80 if " reduce_" in name)),
         ("csrc/gpu/kernels/cdna/carrier.h", sorted(name for name in GFX942 if "_mfma_" in name)),
         ("csrc/gpu/kernels/common/epilogue_general.h", sorted(GFX942 + SM_80)),
         ("csrc/problem/activations.def", sorted(GFX942 + SM_80)),

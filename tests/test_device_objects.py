@@ -17,7 +17,8 @@ from matmul_fused import _core
 
 ROOT = Path(__file__).resolve().parents[1]
 ROW = re.compile(
-    r"^MMF_GPU_KERNEL\((?P<kernel>\w+), (?P<family>\w+), (?P<operands>\w+), (?P<m>\d+), (?P<n>\d+), (?P<k>\d+), "
+    r"^MMF_GPU_(?P<kind>KERNEL|STEP)\((?P<kernel>\w+), (?P<family>\w+), (?P<operands>\w+), "
+    r"(?P<m>\d+), (?P<n>\d+), (?P<k>\d+), "
     r"(?P<threads>\d+), (?P<lds>\d+), (?P<layout>\w+), (?P<targets>[\w |]+)\)$",
     re.MULTILINE,
 )
@@ -55,7 +56,8 @@ def complaints(facts):
         "has hidden arguments": facts.hidden_arguments > 0,
         "shared memory differs from kernels.def": facts.lds != int(row["lds"]),
         "threads differ from kernels.def": facts.threads != int(row["threads"]),
-        "has no hot loop": facts.loop.products < 64 if row["family"] == "simt" else facts.loop.matrix_cycles < 512,
+        "has no hot loop": row["kind"] == "KERNEL"
+        and (facts.loop.products < 64 if "simt" in row["family"] else facts.loop.matrix_cycles < 512),
         "moves accumulators in the hot loop": facts.loop.units.get("moves", 0) > 0,
     }
     return [what for what, holds in wrong.items() if holds]
@@ -95,8 +97,8 @@ SHORT = {"FLOAT32": "f32", "FLOAT64": "f64", "FLOAT16": "f16", "BFLOAT16": "bf16
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_a_name_says_what_its_columns_say(row):
-    tile = "x".join(row[side] for side in "mnk")
-    assert row["kernel"] == f"gemm_{row['family']}_{tile}_{SHORT[row['operands']]}_{row['layout'].lower()}"
+    tile, family = "x".join(row[side] for side in "mnk"), {"KERNEL": "gemm_", "STEP": ""}[row["kind"]] + row["family"]
+    assert row["kernel"] == f"{family}_{tile}_{SHORT[row['operands']]}_{row['layout'].lower()}"
 
 
 def test_all_objects_take_the_same_arguments(facts):
@@ -179,6 +181,7 @@ def test_manifest_has_every_object_and_the_whole_argument(tmp_path):
     for row in manifest["objects"]:
         family, tile, _, layout = row["instance"].rsplit("_", 3)
         assert (family, layout) == (row["family"], row["layout"].lower())
+        assert row["gemm"] == (ROWS[row["instance"]]["kind"] == "KERNEL")
         assert [int(size) for size in tile.split("x")] == row["tile"]
         assert row["block"] % 64 == 0
         assert row["targets"] == "ALL" or row["arch"].upper() in row["targets"].split(" | ")

@@ -6,11 +6,13 @@ The sweep reaches it by chance alone: most of its cases have a feature, a size o
 import functools
 import itertools
 import os
+import re
 
 import numpy as np
 import pytest
 
 import matmul_fused as mf
+from matmul_fused.report import families_for
 from matmul_fused.testing import Case, run_case
 from matmul_fused.testing.devices import Device, DeviceTransfer, to_numpy
 from matmul_fused.testing.run import NumPyTransfer
@@ -20,9 +22,14 @@ DEVICE = os.environ["MMF_TEST_DEVICE"]
 HOT = ("none", "relu", "gelu", "gelu_tanh", "silu")
 HOT_GATED = ("swiglu", "geglu", "geglu_tanh")
 SIZES = ((1, 8, 24), (5, 24, 0), (130, 136, 40), (70, 264, 65), (128, 128, 64))
+SIZES += () if os.environ["MMF_TEST_SIMULATED"] else ((264, 136, 1096), (136, 520, 200))
 BIASES = (("", ""), ("row", ""), ("row", "float32"), ("column", ""), ("column", "float32"), ("scalar", ""))
 
-KERNELS = (None,) if DEVICE == "cpu" else ("gemm_mfma", "gemm_simt")
+FAMILIES = () if DEVICE == "cpu" else families_for("cuda" if DEVICE == "stub" else DEVICE)
+ROWS = [row for row in mf.info().gpu_kernels if re.split(r"_\d+x", row)[0] in FAMILIES]
+# Family and tile -> the rows that have it; other dtypes and layouts are forced together.
+KERNELS = {row.rsplit("_", 2)[0]: "" for row in ROWS}
+KERNELS = {tile: ", ".join(row for row in ROWS if row.startswith(f"{tile}_")) for tile in KERNELS}
 FORMS = ("",) if DEVICE == "cpu" else ("", ", general_epilogue")  # as the host picks; the other one
 
 pytestmark = pytest.mark.device
@@ -58,18 +65,18 @@ def cases(dtype, full):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("tile", KERNELS or ("",))
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_epilogue_in_registers(kernel, dtype, form, sweep_seed, request):
+def test_epilogue_in_registers(tile, dtype, form, sweep_seed, request):
     ran = 0
     for case in cases(dtype, request.config.getoption("full")):
         try:
-            run_case(case, sweep_seed, kernel=kernel and kernel + form, xp=transfer())
+            run_case(case, sweep_seed, kernel=KERNELS[tile] + form if tile else None, xp=transfer())
         except NotImplementedError:  # another GPU, another dtype
-            assert kernel == "gemm_mfma", case.id
+            assert not tile.startswith("gemm_simt_64"), case.id
         else:
             ran += 1
-    assert ran or kernel == "gemm_mfma"
+    assert ran or not tile.startswith("gemm_simt_64")
 
 
 def test_nan_stays_nan():

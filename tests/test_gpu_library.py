@@ -38,14 +38,15 @@ class Library:
         self.asked = []  # (device type, ordinal) of current_work_stream
         self.allocated = []  # devices of the allocator's prototypes
         self.gives = 1  # the device that the allocator says to have taken
+        self.shift = 0  # of the allocator's addresses, in bytes
         self.keep, self.made = [], {}
         library = self
 
         class Array:
-            def __init__(self, array, memory=None):
+            def __init__(self, array, memory=None, shift=0):
                 size = max(array.nbytes, 1)
                 self.memory = memory or Memory(1, size)
-                self.view = np.ndarray(array.shape, array.dtype, self.memory.bytes())
+                self.view = np.ndarray(array.shape, array.dtype, self.memory.bytes(), shift)
                 if memory is None:
                     self.view[...] = array
 
@@ -65,7 +66,7 @@ class Library:
             library.allocated.append((tensor.device.device_type, tensor.device.device_id))
             shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
             blank = np.empty(shape, {16: np.float16, 32: np.float32, 64: np.float64}[tensor.dtype.bits])
-            array = Array(blank, Memory(1, max(blank.nbytes, 1)))
+            array = Array(blank, Memory(1, max(blank.nbytes, 1) + library.shift), library.shift)
             managed = Versioned(major=1, minor=3)
             fill_tensor(managed.dl_tensor, array.view, library.keep)
             managed.dl_tensor.device = DLDevice(2, library.gives)

@@ -111,10 +111,13 @@ def test_what_a_kernel_does_not_implement_is_refused_by_name():
 
 
 def test_gpu_instances_are_named_by_their_columns():
-    """family_tile_dtype_layout; a family's name is that of its kernels up to the tile."""
-    for name in mf.info().gpu_kernels:
+    """family_tile_dtype_layout; a family's name is that of its kernels up to the tile. Steps are no candidates."""
+    info = mf.info()
+    assert info.gpu_steps
+    assert not {*info.gpu_steps} & {*info.gpu_kernels}
+    for name in info.gpu_kernels + info.gpu_steps:
         family, tile, dtype, layout = name.rsplit("_", 3)
-        assert family in mf.info().gpu_families
+        assert (family in info.gpu_families) == (name in info.gpu_kernels)
         assert [int(size) > 0 for size in tile.split("x")] == [True] * 3
         assert dtype in ("f32", "f64", "f16", "bf16")
         assert layout in ("any", "nn", "nt", "tn", "tt")

@@ -196,16 +196,16 @@ mmf_status mmf_call_make(mmf_state *state, mmf_call *call)
 
 mmf_status mmf_call_check_workspace(mmf_call *call)
 {
-    bool possible = true;
+    mmf_no_workspace why_not = MMF_WORKSPACE_ALLOWED;
     mmf_status status = MMF_OK;
     if (call->prepared->plan.config.workspace_bytes)
-        status = mmf_workspace_possible(call, &possible);
-    if (status || possible)
+        status = mmf_workspace_possible(call, &why_not);
+    if (status || why_not == MMF_WORKSPACE_ALLOWED)
         return status;
     if (call->entry)
         call->own = *call->prepared;
     call->prepared = &call->own;
-    call->own.problem.no_workspace = true;
+    call->own.problem.no_workspace = (uint8_t)why_not;
     return mmf_plan_choose(&call->own.problem, &call->own.plan);
 }
 

@@ -4,6 +4,7 @@
 
 #include "binding/libraries/library.h"
 #include "plan/backends.h"
+#include "problem/kernel.h"
 
 /* A kernel that reads another's wild pointer would take the device down for the whole process. */
 static mmf_status check_memory(const mmf_import *import)
@@ -120,13 +121,19 @@ mmf_status mmf_device_finish(mmf_state *state, mmf_call *call, PyObject *result)
     return status;
 }
 
-mmf_status mmf_workspace_possible(const mmf_call *call, bool *possible)
+mmf_status mmf_workspace_possible(const mmf_call *call, mmf_no_workspace *why_not)
 {
-    bool capturing = false;
+    const mmf_device device = call->stream.device;
+    bool capturing = false, pools = true;
     mmf_status status = MMF_OK;
-    if (call->import[0].library->owner == &mmf_library_array)
-        status = mmf_gpu_is_capturing(call->stream.device, call->stream.handle, &capturing);
-    *possible = !capturing;
+    if (call->import[0].library->owner == &mmf_library_array) {
+        status = mmf_gpu_is_capturing(device, call->stream.handle, &capturing);
+        if (!status)
+            status = mmf_gpu_has_pools(device, &pools);
+    }
+    *why_not = capturing ? MMF_WORKSPACE_CAPTURED
+               : pools   ? MMF_WORKSPACE_ALLOWED
+                         : MMF_WORKSPACE_NO_POOL;
     return status;
 }
 
@@ -151,6 +158,11 @@ mmf_status mmf_workspace_new(mmf_state *state, mmf_call *call, int64_t bytes, mm
         status = wait_for_library(state, call, a); /* whose memory's user before may be at work */
     if (!status)
         status = record(call, a, workspace->object);
+    if (!status && (uintptr_t)memory.data % MMF_WORKSPACE_ALIGN)
+        status = mmf_fail(MMF_BUFFER_ERROR,
+                          "A's library made a workspace at an address that is no multiple of %d "
+                          "bytes",
+                          MMF_WORKSPACE_ALIGN);
     if (status)
         mmf_output_drop(workspace);
     else

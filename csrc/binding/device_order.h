@@ -22,8 +22,8 @@ mmf_status mmf_device_finish(mmf_state *state, mmf_call *call, PyObject *result)
 
 /* --- scratch memory of one call on a GPU, from the allocator of A's library, else our own --- */
 
-/* May the call have some? Not from our own allocator while its stream is being captured. */
-mmf_status mmf_workspace_possible(const mmf_call *call, bool *possible);
+/* May the call have some? Not always from our own allocator. */
+mmf_status mmf_workspace_possible(const mmf_call *call, mmf_no_workspace *why_not);
 
 /* Uninitialised, at *data, for what is put on the call's stream from now on. May run Python:
  * imports are to be rechecked if the stream's ran_python says so. Zero bytes: none, *data is NULL.

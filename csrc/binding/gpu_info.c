@@ -76,12 +76,11 @@ PyObject *mmf_device_objects_call(PyObject *module, PyObject *unused)
     return list;
 }
 
-static PyObject *instance_row(const mmf_kernel *kernel)
+static PyObject *instance_row(const mmf_gpu_instance *row)
 {
-    const mmf_gpu_instance *row = &mmf_gpu_instances[kernel->instance];
-    return Py_BuildValue("{sssss(iii)sisissss}", "instance", kernel->name, "family",
-                         kernel->family->name, "tile", (int)kernel->tile_m, (int)kernel->tile_n,
-                         (int)kernel->tile_k, "block", row->threads, "lds", row->lds, "layout",
+    return Py_BuildValue("{sssssOs(iii)sisissss}", "instance", row->name, "family", row->family,
+                         "gemm", row->kernel ? Py_True : Py_False, "tile", row->tile_m, row->tile_n,
+                         row->tile_k, "block", row->threads, "lds", row->lds, "layout",
                          mmf_gpu_layout_names[row->layout], "targets", row->targets);
 }
 
@@ -123,9 +122,8 @@ PyObject *mmf_device_manifest(PyObject *module, PyObject *unused)
                  Py_BuildValue("{sssnsn}", "name", field[i].name, "offset",
                                (Py_ssize_t)field[i].offset, "size", (Py_ssize_t)field[i].size)))
             Py_CLEAR(kernels);
-    for (int i = 0; kernels && i < MMF_KERNELS; i++)
-        if (!(mmf_kernel_at(i)->devices >> MMF_CPU & 1) &&
-            !add(kernels, instance_row(mmf_kernel_at(i))))
+    for (int i = 0; kernels && i < MMF_GPU_INSTANCES; i++)
+        if (!add(kernels, instance_row(&mmf_gpu_instances[i])))
             Py_CLEAR(kernels);
     if (kernels)
         result = Py_BuildValue("{sOs{snsO}sNsNsN}", "kernels", kernels, "argument", "bytes",

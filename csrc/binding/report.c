@@ -43,6 +43,26 @@ static PyObject *candidates(const mmf_problem *problem)
     return list;
 }
 
+/* Append a name. False with an exception. */
+static bool add_name(PyObject *list, const char *text)
+{
+    PyObject *name = PyUnicode_FromString(text);
+    bool added = name && PyList_Append(list, name) == 0;
+    Py_XDECREF(name);
+    return added;
+}
+
+/* The names of a plan's launches. */
+static PyObject *launches(const mmf_plan *plan)
+{
+    PyObject *list = PyList_New(0);
+    const char *name;
+    for (int i = 0; list && (name = mmf_plan_launch(plan, i)); i++)
+        if (!add_name(list, name))
+            Py_CLEAR(list);
+    return list;
+}
+
 static PyObject *problem_text(const mmf_call *call)
 {
     const mmf_problem *p = &call->own.problem;
@@ -74,28 +94,22 @@ PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t c
         const mmf_problem *p = &call.prepared->problem;
         const mmf_plan *plan = &call.prepared->plan;
         PyObject *list = candidates(p), *problem = list ? problem_text(&call) : NULL;
-        if (problem)
-            result = Py_BuildValue("{sOsssss(iii)sisdsdsOsO}", "problem", problem, "kernel",
-                                   plan->kernel->name, "family", plan->kernel->family->name, "tile",
-                                   plan->config.tile_m, plan->config.tile_n, plan->config.tile_k,
-                                   "threads", plan->config.threads, "flops", mmf_plan_flops(p),
-                                   "seconds", predict(p, plan->kernel), "rows_independent_of_m",
-                                   plan->kernel->family->rows_independent_of_m ? Py_True : Py_False,
-                                   "candidates", list);
+        PyObject *steps = problem ? launches(plan) : NULL;
+        if (steps)
+            result = Py_BuildValue(
+                "{sOsssss(iii)sisOsLsdsdsOsO}", "problem", problem, "kernel", plan->kernel->name,
+                "family", plan->kernel->family->name, "tile", plan->config.tile_m,
+                plan->config.tile_n, plan->config.tile_k, "threads", plan->config.threads,
+                "launches", steps, "workspace", (long long)plan->config.workspace_bytes, "flops",
+                mmf_plan_flops(p), "seconds", predict(p, plan->kernel), "rows_independent_of_m",
+                plan->kernel->family->rows_independent_of_m ? Py_True : Py_False, "candidates",
+                list);
+        Py_XDECREF(steps);
         Py_XDECREF(problem);
         Py_XDECREF(list);
     }
     mmf_call_end(&call);
     return result;
-}
-
-/* Append a name. False with an exception. */
-static bool add_name(PyObject *list, const char *text)
-{
-    PyObject *name = PyUnicode_FromString(text);
-    bool added = name && PyList_Append(list, name) == 0;
-    Py_XDECREF(name);
-    return added;
 }
 
 /* Kernels of the CPU or of GPUs, or their families, best first. */

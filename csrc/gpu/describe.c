@@ -74,13 +74,13 @@ const mmf_argument_field *mmf_gpu_argument_fields(int *count, size_t *bytes)
 #define STRIDES(operand)                                                                           \
     FIELD(strides[operand].row), FIELD(strides[operand].col), FIELD(strides[operand].batch)
     static const mmf_argument_field fields[] = {
-        FIELD(m),       FIELD(n),          FIELD(k),          FIELD(batch_shape),
+        FIELD(m),          FIELD(n),       FIELD(k),          FIELD(batch_shape),
 #define MMF_OPERAND(id, name, axes, access, dtypes, stream) STRIDES(MMF_GEMM_##id),
 #include "problem/operands.def"
 #undef MMF_OPERAND
-        FIELD(alpha),   FIELD(beta),       FIELD(parameters), FIELD(data),
-        FIELD(tiles_m), FIELD(tiles_n),    FIELD(first_tile), FIELD(batch_ndim),
-        FIELD(dtype),   FIELD(activation), FIELD(gated),
+        FIELD(alpha),      FIELD(beta),    FIELD(parameters), FIELD(immediates),  FIELD(data),
+        FIELD(tiles_m),    FIELD(tiles_n), FIELD(first_tile), FIELD(piece),       FIELD(plane),
+        FIELD(batch_ndim), FIELD(dtype),   FIELD(activation), FIELD(gated),       FIELD(epilogue),
     };
 #undef STRIDES
 #undef FIELD

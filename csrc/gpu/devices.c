@@ -83,7 +83,7 @@ static void find_objects(mmf_gpu *gpu)
         int best = 0;
         for (int o = 0; o < mmf_device_object_count; o++) {
             const mmf_device_object *object = &mmf_device_objects[o];
-            int score = strcmp(object->file, mmf_gpu_kernels[i].name) ? 0 : suits(gpu, object);
+            int score = strcmp(object->file, mmf_gpu_instances[i].name) ? 0 : suits(gpu, object);
             if (score > best) {
                 gpu->objects[i] = object;
                 best = score;
@@ -101,26 +101,28 @@ const char *mmf_gpu_code_arch(const mmf_gpu *gpu, int instance)
 static bool can_compile(const mmf_gpu *gpu, int instance)
 {
     return gpu->driver->type == MMF_ROCM && *mmf_device_source_simt &&
-           mmf_gpu_kernels[instance].family == &mmf_gpu_simt;
+           mmf_gpu_instances[instance].kernel &&
+           mmf_gpu_instances[instance].kernel->family == &mmf_gpu_simt;
 }
 
-/* Does this build have an object of the kernel's family for the GPU? */
+/* Does this build have an object of the instance's family for the GPU? */
 static bool has_family(const mmf_gpu *gpu, int instance)
 {
     for (int i = 0; i < MMF_GPU_INSTANCES; i++)
-        if (gpu->objects[i] && mmf_gpu_kernels[i].family == mmf_gpu_kernels[instance].family)
+        if (gpu->objects[i] &&
+            strcmp(mmf_gpu_instances[i].family, mmf_gpu_instances[instance].family) == 0)
             return true;
     return false;
 }
 
 bool mmf_gpu_has_code(const mmf_gpu *gpu, int instance, char *reason)
 {
-    const mmf_kernel *kernel = &mmf_gpu_kernels[instance];
+    const mmf_gpu_instance *row = &mmf_gpu_instances[instance];
     if (gpu->objects[instance] || can_compile(gpu, instance))
         return true;
     if (mmf_device_object_count)
         snprintf(reason, MMF_REASON_TEXT, "this build has no %s for %s",
-                 has_family(gpu, instance) ? kernel->name : kernel->family->name, gpu->facts.arch);
+                 has_family(gpu, instance) ? row->name : row->family, gpu->facts.arch);
     else
         snprintf(reason, MMF_REASON_TEXT, "this build has no device code: %s",
                  mmf_device_build_note);
@@ -158,7 +160,7 @@ static mmf_status load(mmf_gpu *gpu, int instance)
     if (code) {
         status = mmf_driver_fail(driver, code, MMF_CALL_LOAD, gpu->ordinal);
     } else {
-        code = driver->module_function(&function, module, mmf_gpu_kernels[instance].name);
+        code = driver->module_function(&function, module, mmf_gpu_instances[instance].name);
         if (code) {
             status = mmf_driver_fail(driver, code, MMF_CALL_FUNCTION, gpu->ordinal);
             driver->module_unload(module); /* the first error is the one to tell */
@@ -172,17 +174,23 @@ static mmf_status load(mmf_gpu *gpu, int instance)
     return status;
 }
 
+static mmf_status is_capturing(const mmf_gpu *gpu, void *stream, bool *capturing)
+{
+    *capturing = false;
+    return mmf_driver_is_capturing((mmf_device){gpu->driver->type, gpu->ordinal}, stream,
+                                   capturing);
+}
+
 static mmf_status refuse_capture(const mmf_gpu *gpu, int instance, void *stream)
 {
-    bool capturing = false;
-    mmf_status status =
-        mmf_driver_is_capturing((mmf_device){gpu->driver->type, gpu->ordinal}, stream, &capturing);
+    bool capturing;
+    mmf_status status = is_capturing(gpu, stream, &capturing);
     if (status || !capturing)
         return status;
     return mmf_fail(MMF_DEVICE_ERROR,
                     "the stream is being captured and %s is not loaded yet; make one such call "
                     "before the capture",
-                    mmf_gpu_kernels[instance].name);
+                    mmf_gpu_instances[instance].name);
 }
 
 /* Let a loaded function have so many bytes of dynamic shared memory. */
@@ -220,4 +228,14 @@ mmf_status mmf_gpu_function(mmf_gpu *gpu, int instance, uint32_t dynamic_bytes, 
         dynamic_bytes > atomic_load_explicit(&gpu->allowed_bytes[instance], memory_order_acquire))
         status = allow_bytes(gpu, instance, *function, dynamic_bytes);
     return status;
+}
+
+mmf_status mmf_gpu_preload(mmf_gpu *gpu, int instance, void *stream)
+{
+    bool capturing;
+    void *function;
+    if (atomic_load_explicit(&gpu->functions[instance], memory_order_acquire))
+        return MMF_OK;
+    mmf_status status = is_capturing(gpu, stream, &capturing);
+    return status || capturing ? status : mmf_gpu_function(gpu, instance, 0, stream, &function);
 }

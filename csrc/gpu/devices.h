@@ -37,6 +37,9 @@ const char *mmf_gpu_code_arch(const mmf_gpu *gpu, int instance);
 mmf_status mmf_gpu_function(mmf_gpu *gpu, int instance, uint32_t dynamic_bytes, void *stream,
                             void **function);
 
+/* Load an instance for calls to come. Nothing happens while stream is being captured. */
+mmf_status mmf_gpu_preload(mmf_gpu *gpu, int instance, void *stream);
+
 /* Compile an instance of the generic kernel for a GPU that this build has no code for. *code is to
  * be freed. */
 mmf_status mmf_hiprtc_compile(const mmf_gpu *gpu, int instance, char **code);

@@ -32,6 +32,7 @@ typedef struct mmf_device_facts {
     X(LOAD, "hipModuleLoadData", "cuModuleLoadData")                                               \
     X(FUNCTION, "hipModuleGetFunction", "cuModuleGetFunction")                                     \
     X(FUNCTION_ATTRIBUTE, "hipFuncSetAttribute", "cuFuncSetAttribute")                             \
+    X(TENSOR_MAP, "", "cuTensorMapEncodeTiled")                                                    \
     X(LAUNCH, "hipModuleLaunchKernel", "cuLaunchKernel")                                           \
     X(CAPTURING, "hipStreamIsCapturing", "cuStreamIsCapturing")                                    \
     X(POINTER, "hipPointerGetAttributes", "cuPointerGetAttribute")                                 \
@@ -62,6 +63,9 @@ typedef struct mmf_grid {
     unsigned x, y, z, threads;
     unsigned dynamic_bytes; /* of LDS or shared memory */
     unsigned cluster;       /* workgroups of a cluster along x; 0: no clusters */
+    /* May begin before the kernel before it in the stream is done: it waits itself. Only with
+     * clusters. */
+    bool overlaps;
 } mmf_grid;
 
 enum { MMF_NOT_CAPTURING = 0 }; /* a capture status; all others mean that work is being recorded */
@@ -91,6 +95,11 @@ typedef struct mmf_driver {
     int (*event_record)(void *event, void *stream);
     int (*event_destroy)(void *event);
     int (*stream_wait_event)(void *stream, void *event, unsigned flags);
+    /* CUtensorMap and its enumerations as in the driver API; NULL: this driver has none. */
+    int (*encode_tensor_map)(void *map, int type, uint32_t rank, void *address,
+                             const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
+                             const uint32_t *steps, int interleave, int swizzle, int promotion,
+                             int fill);
     int (*synchronize)(void); /* the whole device: only when it has run out of memory */
 
     /* wrapped by driver_hip.c and driver_cuda.c */

@@ -22,9 +22,9 @@ enum { POINTER_IS_MANAGED = 8, POINTER_DEVICE_ORDINAL = 9 }; /* CUpointer_attrib
 enum { INVALID_VALUE = 1, INVALID_DEVICE = 101 };            /* CUresult */
 enum { MAX_DEVICES = 64 };
 
-enum { FUNCTION_MAX_DYNAMIC_SHARED = 8 }; /* CUfunction_attribute */
-enum { LAUNCH_CLUSTER = 4 };              /* CUlaunchAttributeID */
-enum { NOT_SUPPORTED = 801 };             /* CUresult */
+enum { FUNCTION_MAX_DYNAMIC_SHARED = 8 };        /* CUfunction_attribute */
+enum { LAUNCH_CLUSTER = 4, LAUNCH_OVERLAP = 6 }; /* CUlaunchAttributeID */
+enum { NOT_SUPPORTED = 801 };                    /* CUresult */
 
 /* CUlaunchAttribute and CUlaunchConfig */
 typedef struct launch_attribute {
@@ -32,6 +32,7 @@ typedef struct launch_attribute {
     char padding[4];
     union {
         unsigned cluster[3];
+        int overlap; /* programmatic stream serialization */
         char bytes[64];
     } value;
 } launch_attribute;
@@ -180,13 +181,14 @@ static int stream_device(void *stream, int *ordinal)
 
 static int launch(void *function, const mmf_grid *g, void *stream, void **arguments)
 {
-    launch_attribute cluster = {.id = LAUNCH_CLUSTER, .value.cluster = {g->cluster, 1, 1}};
+    launch_attribute attributes[] = {{.id = LAUNCH_CLUSTER, .value.cluster = {g->cluster, 1, 1}},
+                                     {.id = LAUNCH_OVERLAP, .value.overlap = 1}};
     const launch_config config = {.grid = {g->x, g->y, g->z},
                                   .block = {g->threads, 1, 1},
                                   .shared_bytes = g->dynamic_bytes,
                                   .stream = stream,
-                                  .attributes = &cluster,
-                                  .count = 1};
+                                  .attributes = attributes,
+                                  .count = g->overlaps ? 2 : 1};
     if (!g->cluster)
         return cu.launch(function, g->x, g->y, g->z, g->threads, 1, 1, g->dynamic_bytes, stream,
                          arguments, NULL);
@@ -237,6 +239,7 @@ static bool find_functions(mmf_driver *d, void *library, char *reason, size_t si
         {"cuLaunchKernel", &cu.launch, false},
         {"cuLaunchKernelEx", &cu.launch_ex, true},
         {"cuFuncSetAttribute", &cu.function_attribute, true},
+        {"cuTensorMapEncodeTiled", &d->encode_tensor_map, true},
         {"cuStreamIsCapturing", &d->stream_is_capturing, false},
         {"cuThreadExchangeStreamCaptureMode", &d->exchange_capture_mode, true},
         {"cuMemAllocAsync", &d->alloc_async, true},

@@ -14,12 +14,6 @@ _Static_assert((int)MMF_GEMM_BATCH == (int)MMF_MAX_BATCH &&
                "the kernel's argument is a field by field copy");
 _Static_assert(sizeof(mmf_gemm_args) <= MMF_ARGUMENT_BYTES, "arguments of a kernel");
 
-/* Tiles along one axis. */
-static int64_t tiles_of(int64_t length, int64_t tile)
-{
-    return length / tile + (length % tile != 0);
-}
-
 bool mmf_gpu_gemm_supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
     mmf_gpu *gpu;
@@ -30,7 +24,8 @@ bool mmf_gpu_gemm_supports(const mmf_kernel *kernel, const mmf_problem *p, char 
     }
     if (!mmf_gpu_has_code(gpu, kernel->instance, reason))
         return false;
-    if (__builtin_mul_overflow(tiles_of(p->m, kernel->tile_m), tiles_of(p->n, columns), &tiles) ||
+    if (__builtin_mul_overflow(mmf_gpu_tiles(p->m, kernel->tile_m), mmf_gpu_tiles(p->n, columns),
+                               &tiles) ||
         tiles >= INT64_C(1) << 31) { /* kernels count the tiles of a matrix in 31 bits */
         snprintf(reason, MMF_REASON_TEXT, "the result has too many tiles");
         return false;
@@ -47,22 +42,26 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *problem,
     return MMF_OK;
 }
 
-void mmf_gpu_gemm_configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+int64_t mmf_gpu_batches(const mmf_problem *p)
 {
-    const int64_t columns = mmf_problem_gated(p) ? kernel->tile_n / 2 : kernel->tile_n;
-    mmf_launch_plan *plan = mmf_launch_plan_begin(config);
     int64_t batches = 1;
+    for (int b = 0; b < p->batch_ndim; b++)
+        batches *= p->batch_shape[b];
+    return batches;
+}
+
+mmf_launch_plan *mmf_gpu_gemm_begin(const mmf_kernel *kernel, mmf_config *config)
+{
     config->tile_m = kernel->tile_m;
     config->tile_n = kernel->tile_n;
     config->tile_k = kernel->tile_k;
     config->threads = mmf_gpu_instances[kernel->instance].threads;
-    for (int b = 0; b < p->batch_ndim; b++)
-        batches *= p->batch_shape[b];
-    if (p->m == 0 || p->n == 0 || batches == 0)
-        return;
-    mmf_launch *launch = mmf_launch_plan_add(plan, kernel->instance, sizeof(mmf_gemm_args));
-    mmf_gemm_args *args = mmf_launch_argument(plan, launch);
-    plan->bind = bind;
+    return mmf_launch_plan_begin(config);
+}
+
+void mmf_gpu_gemm_arguments(int instance, const mmf_problem *p, bool general, mmf_gemm_args *args)
+{
+    const mmf_gpu_instance *row = &mmf_gpu_instances[instance];
     args->m = p->m;
     args->n = p->n;
     args->k = p->k;
@@ -72,14 +71,37 @@ void mmf_gpu_gemm_configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_
     memcpy(args->parameters, p->parameters, sizeof args->parameters);
     args->alpha = p->alpha;
     args->beta = p->beta;
-    args->tiles_m = tiles_of(p->m, kernel->tile_m);
-    args->tiles_n = tiles_of(p->n, columns);
+    args->tiles_m = mmf_gpu_tiles(p->m, row->tile_m);
+    args->tiles_n = mmf_gpu_tiles(p->n, mmf_problem_gated(p) ? row->tile_n / 2 : row->tile_n);
     args->batch_ndim = p->batch_ndim;
     args->activation = p->activation;
     args->gated = mmf_problem_gated(p);
-    args->epilogue = (unsigned char)mmf_gpu_epilogue_form(p, config->general_epilogue);
-    launch->grid_x = args->tiles_m * args->tiles_n * batches;
+    args->epilogue = (unsigned char)mmf_gpu_epilogue_form(p, general);
+}
+
+int64_t mmf_gpu_gemm_tiles(const mmf_problem *p, const mmf_gemm_args *args)
+{
+    return args->tiles_m * args->tiles_n * mmf_gpu_batches(p);
+}
+
+mmf_launch *mmf_gpu_gemm_add(mmf_launch_plan *plan, int instance, const mmf_problem *p,
+                             bool general_epilogue)
+{
+    mmf_launch *launch = mmf_launch_plan_add(plan, instance, sizeof(mmf_gemm_args));
+    mmf_gemm_args *args = mmf_launch_argument(plan, launch);
+    mmf_gpu_gemm_arguments(instance, p, general_epilogue, args);
+    launch->grid_x = mmf_gpu_gemm_tiles(p, args);
     launch->first = offsetof(mmf_gemm_args, first_tile);
+    return launch;
+}
+
+void mmf_gpu_gemm_configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+{
+    mmf_launch_plan *plan = mmf_gpu_gemm_begin(kernel, config);
+    if (p->m == 0 || p->n == 0 || mmf_gpu_batches(p) == 0)
+        return;
+    mmf_gpu_gemm_add(plan, kernel->instance, p, config->general_epilogue);
+    plan->bind = bind;
 }
 
 mmf_status mmf_gpu_gemm_run(const mmf_problem *problem, const mmf_config *config,

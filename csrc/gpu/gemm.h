@@ -4,6 +4,7 @@
 #ifndef MMF_GPU_GEMM_H
 #define MMF_GPU_GEMM_H
 
+#include "gpu/kernels/common/gemm_args.h"
 #include "gpu/launch_plan.h"
 
 /* What a kernel that ends in the general epilogue, kernels/common/epilogue_general.h, implements.
@@ -19,6 +20,30 @@
 
 /* Is there code for the GPU, and can a grid count the tiles? */
 bool mmf_gpu_gemm_supports(const mmf_kernel *kernel, const mmf_problem *problem, char *reason);
+
+/* Tiles along one axis. */
+static inline int64_t mmf_gpu_tiles(int64_t length, int64_t tile)
+{
+    return length / tile + (length % tile != 0);
+}
+
+int64_t mmf_gpu_batches(const mmf_problem *problem);
+
+/* Set the tile of config, and begin its plan. */
+mmf_launch_plan *mmf_gpu_gemm_begin(const mmf_kernel *kernel, mmf_config *config);
+
+/* Fill all but the addresses and first_tile of an argument that is 0, for the tiles of an instance.
+ * general: not the epilogue in registers. */
+void mmf_gpu_gemm_arguments(int instance, const mmf_problem *problem, bool general,
+                            mmf_gemm_args *args);
+
+/* Tiles of all matrices of the batch. */
+int64_t mmf_gpu_gemm_tiles(const mmf_problem *problem, const mmf_gemm_args *args);
+
+/* Add a launch of an instance with a workgroup for each of its tiles, batch by batch: sizes,
+ * operands and epilogue are those of the problem. */
+mmf_launch *mmf_gpu_gemm_add(mmf_launch_plan *plan, int instance, const mmf_problem *problem,
+                             bool general_epilogue);
 
 /* One launch, a workgroup for each tile. */
 void mmf_gpu_gemm_configure(const mmf_kernel *kernel, const mmf_problem *problem,

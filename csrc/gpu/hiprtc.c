@@ -89,7 +89,7 @@ mmf_status mmf_hiprtc_compile(const mmf_gpu *gpu, int instance, char **code)
     if (status)
         return status;
     snprintf(target, sizeof target, "--offload-arch=%s", gpu->facts.arch);
-    snprintf(kernel, sizeof kernel, "-DMMF_KERNEL=%s", mmf_gpu_kernels[instance].name);
+    snprintf(kernel, sizeof kernel, "-DMMF_KERNEL=%s", mmf_gpu_instances[instance].name);
     const char *options[] = {target, "-O3", "-DMMF_HIPRTC=1", kernel};
     int failed = rtc.create(&program, mmf_device_source_simt, "gemm_simt.hip", 0, NULL, NULL);
     if (!failed)

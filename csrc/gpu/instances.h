@@ -1,6 +1,7 @@
-/* The host's view of kernels/common/kernels.def: every GPU kernel of this build as the plan sees
- * it, and what only gpu/ wants to know of it. Path of a call: the plan chooses one, the launch
- * reads its sizes. */
+/* The host's view of kernels/common/kernels.def: every instance, by number, and those of them that
+ * are GEMMs as the plan sees them. Path of a call: the plan chooses one, the launch reads its
+ * sizes.
+ */
 #ifndef MMF_GPU_INSTANCES_H
 #define MMF_GPU_INSTANCES_H
 
@@ -10,9 +11,22 @@ enum { /* index of an instance */
 #define MMF_GPU_KERNEL(name, family, operands, tile_m, tile_n, tile_k, threads, lds, layout,       \
                        targets)                                                                    \
     MMF_GPU_##name,
+#define MMF_GPU_STEP MMF_GPU_KERNEL
 #include "gpu/kernels/common/kernels.def"
 #undef MMF_GPU_KERNEL
+#undef MMF_GPU_STEP
        MMF_GPU_INSTANCES
+};
+
+enum { /* GEMMs */
+#define MMF_GPU_KERNEL(name, family, operands, tile_m, tile_n, tile_k, threads, lds, layout,       \
+                       targets)                                                                    \
+    +1
+#define MMF_GPU_STEP(name, source, operands, tile_m, tile_n, tile_k, threads, lds, layout, targets)
+       MMF_GPU_KERNELS = 0
+#include "gpu/kernels/common/kernels.def"
+#undef MMF_GPU_KERNEL
+#undef MMF_GPU_STEP
 };
 
 /* Which index of A and of B has stride 1. */
@@ -27,18 +41,25 @@ typedef enum mmf_gpu_layout {
 extern const char *const mmf_gpu_layout_names[]; /* "NN" */
 
 typedef struct mmf_gpu_instance {
+    const char *name;         /* of the function and of its object */
+    const char *family;       /* "gemm_simt"; of a step, which is no GEMM: its source */
+    const mmf_kernel *kernel; /* of mmf_gpu_kernels; NULL: a step */
+    uint8_t operands;         /* mmf_dtype */
+    int tile_m, tile_n, tile_k;
     mmf_gpu_layout layout;
     int threads;         /* of a workgroup */
     int lds;             /* bytes of LDS or shared memory, all static */
     const char *targets; /* as kernels.def has them: "ALL", "GFX942 | GFX950" */
 } mmf_gpu_instance;
 
-extern const mmf_kernel mmf_gpu_kernels[MMF_GPU_INSTANCES];
+extern const mmf_kernel mmf_gpu_kernels[MMF_GPU_KERNELS];
 extern const mmf_gpu_instance mmf_gpu_instances[MMF_GPU_INSTANCES];
 
 /* --- the families, one file each --- */
 
-extern const mmf_family mmf_gpu_simt; /* any layout, any dtype, any GPU */
-extern const mmf_family mmf_gpu_mfma; /* matrix cores of gfx942 and gfx950; float16, bfloat16 */
+extern const mmf_family mmf_gpu_simt;        /* any layout, any dtype, any GPU */
+extern const mmf_family mmf_gpu_simt_splitk; /* the same, for few tiles and a long K */
+extern const mmf_family mmf_gpu_mfma;  /* matrix cores of gfx942 and gfx950; float16, bfloat16 */
+extern const mmf_family mmf_gpu_wgmma; /* matrix instructions of sm_90a; float16, bfloat16 */
 
 #endif

@@ -1,7 +1,10 @@
 /* The launches of a plan. Path of a call: last stop of a call on a GPU. */
 #include "gpu/launch_plan.h"
 
+#include <stdio.h>
 #include <string.h>
+
+enum { MAX_WORKSPACE = 1 << 30 }; /* bytes: more would compete with the operands for memory */
 
 mmf_launch_plan *mmf_launch_plan_begin(mmf_config *config)
 {
@@ -26,6 +29,36 @@ mmf_launch *mmf_launch_plan_add(mmf_launch_plan *plan, int instance, size_t byte
     return launch;
 }
 
+const char *mmf_launch_plan_name(const mmf_config *config, int launch)
+{
+    const mmf_launch_plan *plan = (const mmf_launch_plan *)config->own;
+    return launch < plan->launches ? mmf_gpu_instances[plan->launch[launch].instance].name : NULL;
+}
+
+void mmf_launch_plan_spare(mmf_config *config, const mmf_config *other)
+{
+    const mmf_launch_plan *plan = (const mmf_launch_plan *)other->own;
+    config->spares = (int16_t)plan->launches;
+    for (int i = 0; i < plan->launches; i++)
+        config->spare[i] = plan->launch[i].instance;
+}
+
+bool mmf_launch_plan_workspace(const mmf_problem *problem, int64_t bytes, char *reason)
+{
+    static const char *const why[] = {
+        [MMF_WORKSPACE_CAPTURED] = "while the stream is being captured it can have none, A's "
+                                   "library having no allocator that we know",
+        [MMF_WORKSPACE_NO_POOL] = "the driver cannot allocate it in stream order, nor does A's "
+                                  "library",
+    };
+    if (problem->no_workspace != MMF_WORKSPACE_ALLOWED)
+        snprintf(reason, MMF_REASON_TEXT, "needs a workspace; %s", why[problem->no_workspace]);
+    else if (bytes > MAX_WORKSPACE)
+        snprintf(reason, MMF_REASON_TEXT, "needs a workspace of %lld bytes, %d are the most",
+                 (long long)bytes, MAX_WORKSPACE);
+    return problem->no_workspace == MMF_WORKSPACE_ALLOWED && bytes <= MAX_WORKSPACE;
+}
+
 /* One launch, or several where the grid is too long for one. Returns the driver's code. */
 static int enqueue(const mmf_driver *driver, void *function, const mmf_launch *launch,
                    unsigned char *argument, void *stream)
@@ -34,7 +67,8 @@ static int enqueue(const mmf_driver *driver, void *function, const mmf_launch *l
                      .z = launch->grid_z,
                      .threads = (unsigned)mmf_gpu_instances[launch->instance].threads,
                      .dynamic_bytes = launch->dynamic_bytes,
-                     .cluster = launch->cluster};
+                     .cluster = launch->cluster,
+                     .overlaps = launch->overlaps};
     void *arguments[] = {argument};
     int code = 0;
     for (int64_t first = 0; !code && first < launch->grid_x; first += grid.x) {
@@ -61,18 +95,19 @@ mmf_status mmf_launch_plan_run(const mmf_problem *problem, const mmf_config *con
     for (int i = 0; !status && i < plan->launches; i++)
         status = mmf_gpu_function(gpu, plan->launch[i].instance, plan->launch[i].dynamic_bytes,
                                   buffers->stream, &functions[i]);
+    for (int i = 0; !status && i < config->spares; i++)
+        status = mmf_gpu_preload(gpu, config->spare[i], buffers->stream);
     if (status)
         return status;
     memcpy(arguments, plan->arguments, (size_t)plan->argument_bytes);
-    status = plan->bind(plan, problem, buffers, arguments);
-    if (!status)
-        status = mmf_driver_enter(gpu->driver, gpu->ordinal, &scope);
+    status = mmf_driver_enter(gpu->driver, gpu->ordinal, &scope);
     if (status)
         return status;
     int code = 0;
-    for (int i = 0; !code && i < plan->launches; i++)
+    status = plan->bind(plan, problem, buffers, arguments);
+    for (int i = 0; !status && !code && i < plan->launches; i++)
         code = enqueue(gpu->driver, functions[i], &plan->launch[i],
                        arguments + plan->launch[i].argument, buffers->stream);
     gpu->driver->leave(&scope);
-    return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_LAUNCH, gpu->ordinal) : MMF_OK;
+    return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_LAUNCH, gpu->ordinal) : status;
 }

@@ -5,7 +5,7 @@
 
 #include "gpu/devices.h"
 
-enum { MMF_MAX_LAUNCHES = 3, MMF_ARGUMENT_ALIGN = 64 };
+enum { MMF_ARGUMENT_ALIGN = 64 };
 enum { MMF_ARGUMENT_BYTES = MMF_CONFIG_BYTES - 256 }; /* of all launches of a plan */
 
 typedef struct mmf_launch {
@@ -14,6 +14,7 @@ typedef struct mmf_launch {
     uint16_t argument;
     uint32_t dynamic_bytes; /* of LDS or shared memory, besides the row's static ones */
     uint32_t cluster;       /* workgroups of a cluster along x; 0: no clusters */
+    bool overlaps;          /* may begin before the kernel before it in the stream is done */
     uint32_t grid_y, grid_z;
     /* Workgroups along x. More than MMF_MAX_GRID are several launches, where first says at which
      * offset of the argument the index of their first workgroup stands, an int64; 0: nowhere. */
@@ -48,6 +49,16 @@ static inline void *mmf_launch_argument(mmf_launch_plan *plan, const mmf_launch 
 {
     return plan->arguments + launch->argument;
 }
+
+/* Names of the instances that a plan launches, in their order, or NULL past the last one. */
+const char *mmf_launch_plan_name(const mmf_config *config, int launch);
+
+/* Let config's run() load the instances of another plan too. */
+void mmf_launch_plan_spare(mmf_config *config, const mmf_config *other);
+
+/* Can a call have so many bytes of workspace? False with the reason. Asked by supports() of
+ * families whose plans need one. */
+bool mmf_launch_plan_workspace(const mmf_problem *problem, int64_t bytes, char *reason);
 
 /* Enqueue the launches on buffers->stream, in their order; does not wait. All kernels are loaded
  * before the first is launched. */

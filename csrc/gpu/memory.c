@@ -17,12 +17,21 @@ typedef struct postponed {
 
 static _Atomic(postponed *) waiting;
 
-static mmf_status check_pools(mmf_device device)
+mmf_status mmf_gpu_has_pools(mmf_device device, bool *has)
 {
     mmf_gpu *gpu;
-    char text[24];
     mmf_status status = mmf_gpu_get(device, &gpu);
-    if (status || (gpu->facts.memory_pools && gpu->driver->alloc_async && gpu->driver->free_async))
+    *has =
+        !status && gpu->facts.memory_pools && gpu->driver->alloc_async && gpu->driver->free_async;
+    return status;
+}
+
+static mmf_status check_pools(mmf_device device)
+{
+    char text[24];
+    bool has;
+    mmf_status status = mmf_gpu_has_pools(device, &has);
+    if (status || has)
         return status;
     return mmf_fail(MMF_NOT_IMPLEMENTED, "%s cannot allocate memory in stream order; pass out=",
                     mmf_device_name(device, text));

@@ -17,6 +17,9 @@ typedef struct mmf_device_memory {
     struct mmf_reader *readers; /* streams of consumers, whose uses are not known */
 } mmf_device_memory;
 
+/* Can the device's driver allocate memory in stream order? */
+mmf_status mmf_gpu_has_pools(mmf_device device, bool *has);
+
 /* Stream-ordered memory, usable on stream at once. Refused while the stream is being captured.
  * *full: the device had no memory left; mmf_gpu_drain() may make room. */
 mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, mmf_device_memory *memory,

@@ -2,6 +2,7 @@
  * of a call: after problem/; what it returns is run by the binding. */
 #include "plan/plan.h"
 
+#include "gpu/launch_plan.h"
 #include "problem/environment.h"
 
 #include <stdarg.h>
@@ -161,26 +162,60 @@ __attribute__((cold)) static mmf_status refuse(const mmf_problem *problem)
     return mmf_fail(MMF_NOT_IMPLEMENTED, "no kernel takes this call (%s)", reasons);
 }
 
-mmf_status mmf_plan_choose(const mmf_problem *problem, mmf_plan *plan)
+/* The kernel of the best score, or NULL. */
+static const mmf_kernel *best_kernel(const mmf_problem *problem)
 {
     const double units = mmf_plan_units(problem->device), bytes = mmf_plan_bytes(problem);
+    const mmf_kernel *found = NULL;
     double best = 0;
-    plan->kernel = NULL;
     for (int i = 0; i < MMF_KERNELS; i++) {
         char reason[MMF_REASON_TEXT];
         const mmf_kernel *kernel = mmf_kernel_at(i);
         if (!mmf_kernel_is_for(kernel, problem->device) || !mmf_plan_accepts(i, problem, reason))
             continue;
         const double score = mmf_plan_seconds(problem, kernel, units, bytes);
-        if (plan->kernel && score >= best)
+        if (found && score >= best)
             continue;
-        plan->kernel = kernel;
+        found = kernel;
         best = score;
     }
+    return found;
+}
+
+static void configure(const mmf_kernel *kernel, const mmf_problem *problem, mmf_config *config)
+{
+    config->workspace_bytes = 0;
+    config->spares = 0;
+    config->general_epilogue = mmf_kernel_set_has(&forced, MMF_SET_GENERAL);
+    kernel->family->configure(kernel, problem, config);
+}
+
+/* What would run if the call could have no workspace, to be loaded with the plan. */
+static void add_spare(const mmf_problem *problem, mmf_config *config)
+{
+    mmf_problem without = *problem;
+    mmf_config other;
+    without.no_workspace = MMF_WORKSPACE_CAPTURED;
+    const mmf_kernel *kernel = best_kernel(&without);
+    if (!kernel)
+        return;
+    configure(kernel, &without, &other);
+    mmf_launch_plan_spare(config, &other);
+}
+
+mmf_status mmf_plan_choose(const mmf_problem *problem, mmf_plan *plan)
+{
+    plan->kernel = best_kernel(problem);
     if (!plan->kernel)
         return refuse(problem);
-    plan->config.workspace_bytes = 0;
-    plan->config.general_epilogue = mmf_kernel_set_has(&forced, MMF_SET_GENERAL);
-    plan->kernel->family->configure(plan->kernel, problem, &plan->config);
+    configure(plan->kernel, problem, &plan->config);
+    if (plan->config.workspace_bytes)
+        add_spare(problem, &plan->config);
     return MMF_OK;
+}
+
+const char *mmf_plan_launch(const mmf_plan *plan, int launch)
+{
+    const bool on_gpu = !(plan->kernel->devices >> MMF_CPU & 1);
+    return on_gpu ? mmf_launch_plan_name(&plan->config, launch) : NULL;
 }

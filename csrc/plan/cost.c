@@ -8,11 +8,14 @@
 /* What a kind of device brings besides its kernels' figures. A GPU's are those of a data centre
  * part, assumed, not measured. */
 typedef struct device_cost {
-    double call_seconds;                             /* fixed cost of a call */
+    double call_seconds;                             /* fixed cost of a call, and */
+    double launch_seconds;                           /* of another launch in it, with a workspace */
     double bytes_per_second, bytes_per_second_limit; /* of a unit's share, of all units */
+    double exposed; /* of the shorter of computing and memory: what the longer does not hide */
 } device_cost;
 
-static const device_cost host = {0.2e-6, 15e9, 100e9}, gpu = {5e-6, 20e9, 4000e9};
+static const device_cost host = {0.2e-6, 0, 15e9, 100e9, 0},
+                         gpu = {5e-6, 10e-6, 30e9, 4000e9, 1. / 16};
 
 static double batches_of(const mmf_problem *p)
 {
@@ -69,16 +72,17 @@ static double count_blocks(int64_t length, double block)
     return blocks <= 1 ? 1 : (double)(int64_t)blocks + ((double)(int64_t)blocks < blocks);
 }
 
-/* Operations that a unit is busy with: of a GPU those of whole tiles, one at least. */
-static double unit_flops(const mmf_problem *p, const mmf_kernel *kernel, double units)
+/* The whole tiles of a GPU's kernel, and what its family says besides. */
+static mmf_work work_of(const mmf_problem *p, const mmf_kernel *kernel)
 {
-    if (p->device.type == MMF_CPU || units <= 0)
-        return mmf_plan_flops(p) / units;
     const int streams = mmf_problem_gated(p) ? 2 : 1;
-    const double tiles = count_blocks(p->m, kernel->tile_m) *
-                         count_blocks(p->n * streams, kernel->tile_n) * batches_of(p);
-    const double waves = tiles <= units ? 1 : tiles / units;
-    return waves * 2 * kernel->tile_m * kernel->tile_n * (double)p->k;
+    mmf_work work = {.tiles = count_blocks(p->m, kernel->tile_m) *
+                              count_blocks(p->n * streams, kernel->tile_n) * batches_of(p),
+                     .tile_flops = 2.0 * kernel->tile_m * kernel->tile_n * (double)p->k,
+                     .launches = 1};
+    if (kernel->family->work)
+        kernel->family->work(kernel, p, &work);
+    return work;
 }
 
 double mmf_plan_seconds(const mmf_problem *p, const mmf_kernel *kernel, double units, double bytes)
@@ -87,10 +91,18 @@ double mmf_plan_seconds(const mmf_problem *p, const mmf_kernel *kernel, double u
     const device_cost *device = p->device.type == MMF_CPU ? &host : &gpu;
     const double gflops =
         mmf_problem_accumulator(p) == MMF_FLOAT64 ? family->gflops_double : family->gflops_float;
-    const double bandwidth = device->bytes_per_second * units;
-    const double compute = unit_flops(p, kernel, units) / (gflops * 1e9);
-    const double memory =
-        bytes /
-        (bandwidth < device->bytes_per_second_limit ? bandwidth : device->bytes_per_second_limit);
-    return device->call_seconds + (compute > memory ? compute : memory);
+    double bandwidth = device->bytes_per_second * units, flops = mmf_plan_flops(p) / units;
+    double fixed = device->call_seconds;
+    if (bandwidth > device->bytes_per_second_limit)
+        bandwidth = device->bytes_per_second_limit;
+    if (p->device.type != MMF_CPU && units > 0) {
+        const mmf_work work = work_of(p, kernel);
+        const double waves = work.tiles <= units ? 1 : work.tiles / units;
+        flops = waves * work.tile_flops; /* that a unit is busy with: one whole tile at least */
+        bytes += work.bytes;
+        fixed += (work.launches - 1) * device->launch_seconds;
+    }
+    const double compute = flops / (gflops * 1e9), memory = bytes / bandwidth;
+    return fixed + (compute > memory ? compute + memory * device->exposed
+                                     : memory + compute * device->exposed);
 }

@@ -11,7 +11,7 @@
 #define X(row) +1
 enum {
     MMF_CPU_KERNEL_COUNT = MMF_CPU_KERNELS(X),
-    MMF_KERNELS = MMF_CPU_KERNEL_COUNT + MMF_GPU_INSTANCES,
+    MMF_KERNELS = MMF_CPU_KERNEL_COUNT + MMF_GPU_KERNELS,
     MMF_SET_GENERAL = MMF_KERNELS, /* of a set: "general_epilogue", see mmf_config */
     MMF_SET_WORDS = (MMF_SET_GENERAL + 64) / 64
 };

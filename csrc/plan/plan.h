@@ -20,6 +20,9 @@ bool mmf_plan_accepts(int kernel, const mmf_problem *problem, char *reason);
  * NOT_IMPLEMENTED with the reasons of all. */
 mmf_status mmf_plan_choose(const mmf_problem *problem, mmf_plan *plan);
 
+/* Name of a launch of a plan on a GPU, or NULL past the last one. */
+const char *mmf_plan_launch(const mmf_plan *plan, int launch);
+
 /* Bytes of the distinct elements of all operands. */
 double mmf_plan_bytes(const mmf_problem *problem);
 

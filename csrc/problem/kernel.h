@@ -8,13 +8,17 @@
 
 #include <stdatomic.h>
 
-enum { MMF_CONFIG_BYTES = 4096 };
+enum { MMF_CONFIG_BYTES = 4096, MMF_MAX_LAUNCHES = 3 };
 
 /* What configure() decided: sizes in elements. */
 typedef struct mmf_config {
     int32_t tile_m, tile_n, tile_k; /* shown by explain */
     int32_t threads;
     int64_t workspace_bytes; /* of a GPU, per call; the binding allocates them */
+    /* Of a GPU, with a workspace: instances of the plan of calls that can have none. run() loads
+     * them too, so that a call that is captured later finds them. */
+    int16_t spare[MMF_MAX_LAUNCHES];
+    int16_t spares;
     /* Set before configure(): of the forms of its epilogue, a GPU's kernel is to take the general
      * one, which every problem may take. */
     bool general_epilogue;
@@ -25,6 +29,15 @@ typedef struct mmf_config {
 #define MMF_REASON_TEXT 160
 
 typedef struct mmf_kernel mmf_kernel;
+
+#define MMF_WORKSPACE_ALIGN 256
+
+/* What the cost model counts of a GPU's kernel. */
+typedef struct mmf_work {
+    double tiles, tile_flops;
+    double bytes; /* read and written besides the operands */
+    int launches;
+} mmf_work;
 
 /* Kernels that share their host code, and what all of them implement. */
 typedef struct mmf_family {
@@ -42,6 +55,9 @@ typedef struct mmf_family {
      * not NULL, may be set by another thread while this runs. */
     mmf_status (*run)(const mmf_problem *problem, const mmf_config *config,
                       const mmf_buffers *buffers, const atomic_bool *cancelled);
+    /* Of a GPU: what differs from one launch of whole tiles, which *work is when this is called.
+     * NULL: nothing. */
+    void (*work)(const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
     bool rows_independent_of_m; /* a row of the result has the same bits whatever M is */
     /* For the cost model: what one thread (at 2.5 to 3.5 GHz) or one compute unit sustains, 1e9
      * operations a second, by the type of the sums. */

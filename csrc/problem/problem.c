@@ -24,6 +24,8 @@ const char *mmf_feature_name(int feature)
         return "gated activations";
     case MMF_FEATURE_PACKED:
         return "prepacked weights";
+    case MMF_FEATURE_IMMEDIATES:
+        return "numbers as bias, C or multiply";
     default:
         return mmf_operands[feature].name;
     }
@@ -198,6 +200,8 @@ static void split_gate(making *m, mmf_operand gate_operand)
     if (p->gate_layout == MMF_GATE_INTERLEAVED)
         gate->col = 2 * col;
     p->strides[up_operand] = *gate;
+    if (p->immediates & mmf_immediate(gate_operand))
+        p->immediates |= mmf_immediate(up_operand);
     m->buffers->data[gate_operand] = up_first ? second : first;
     set_operand(m, up_operand, p->dtype[gate_operand], up_first ? first : second);
 }
@@ -303,6 +307,7 @@ static mmf_status add_operands(making *m)
         if (i == MMF_C && p->beta == 0) { /* checked, not read */
             p->strides[i] = (mmf_strides){0};
             set_operand(m, i, MMF_ABSENT, NULL);
+            p->immediates &= (uint8_t)~mmf_immediate(i);
         } else if (splits && mmf_problem_gated(p) && !m->request->operand[i + 1]) {
             split_gate(m, i);
         }
@@ -321,6 +326,7 @@ static void set_terms(const mmf_request *r, mmf_gate_layout gate, mmf_problem *p
     p->gate_layout = (uint8_t)gate;
     p->packed = terms->packed;
     p->allow_tf32 = terms->allow_tf32;
+    p->immediates = terms->immediates;
     p->alpha = terms->alpha;
     p->beta = !r->operand[MMF_C] ? 0 : terms->beta_given ? terms->beta : 1;
     memcpy(p->parameters, terms->parameters, sizeof p->parameters);
@@ -370,7 +376,8 @@ void mmf_problem_set_out(mmf_problem *p, mmf_buffers *buffers, const mmf_request
     buffers->data[MMF_OUT] = out->data;
     place_axes(out, p->batch_ndim, has_row, has_col, &p->strides[MMF_OUT]);
     p->features = (mmf_problem_gated(p) ? MMF_HAS(MMF_FEATURE_GATED) : 0) |
-                  (p->packed ? MMF_HAS(MMF_FEATURE_PACKED) : 0);
+                  (p->packed ? MMF_HAS(MMF_FEATURE_PACKED) : 0) |
+                  (p->immediates ? MMF_HAS(MMF_FEATURE_IMMEDIATES) : 0);
     for (int i = 0; i < MMF_OPERANDS; i++) {
         p->features |= p->dtype[i] != MMF_ABSENT ? MMF_HAS(i) : 0;
         if (p->device.type != MMF_CPU)

@@ -34,9 +34,19 @@ typedef struct mmf_operand_row {
 
 extern const mmf_operand_row mmf_operands[MMF_OPERANDS];
 
+/* The bit of an operand in a mask of immediates, 0 of one that cannot be one. An immediate is a
+ * number of the call instead of an array, rounded once to the type of the sums: a tensor without
+ * axes whose data is the number, in host memory; on a GPU it travels in the arguments. */
+static inline uint8_t mmf_immediate(mmf_operand operand)
+{
+    _Static_assert(MMF_MULTIPLY - MMF_BIAS < 8, "they are the bits of a uint8_t");
+    return operand >= MMF_BIAS && operand <= MMF_MULTIPLY ? (uint8_t)(1 << (operand - MMF_BIAS))
+                                                          : 0;
+}
+
 /* What a problem asks of a kernel beyond alpha * A @ B: a bit for each operand that is there, and
  * the ones named here. A kernel lists what it implements; plan/ refuses what needs more. */
-enum { MMF_FEATURE_GATED = MMF_OPERANDS, MMF_FEATURE_PACKED, MMF_FEATURES };
+enum { MMF_FEATURE_GATED = MMF_OPERANDS, MMF_FEATURE_PACKED, MMF_FEATURE_IMMEDIATES, MMF_FEATURES };
 #define MMF_HAS(operand_or_feature) (UINT32_C(1) << (operand_or_feature))
 _Static_assert(MMF_FEATURES <= 32, "features are the bits of a uint32_t");
 
@@ -50,6 +60,14 @@ typedef struct mmf_strides {
     int64_t row, col;
     int64_t batch[MMF_MAX_BATCH];
 } mmf_strides;
+
+/* Why a call on a GPU can have no workspace. Not a property of the operands: not in the plan cache.
+ */
+typedef enum mmf_no_workspace {
+    MMF_WORKSPACE_ALLOWED,
+    MMF_WORKSPACE_CAPTURED, /* ours to allocate, which a capture forbids */
+    MMF_WORKSPACE_NO_POOL,  /* ours to allocate, which the driver cannot do in stream order */
+} mmf_no_workspace;
 
 /*   for every batch index, m, n (and both streams s where gated):
  *     z[s] = alpha * sum_k A[m,k] * B[s][k,n] + beta * C[s][m,n] + bias[s][m,n]
@@ -68,7 +86,8 @@ typedef struct mmf_problem {
     uint8_t gate_layout; /* mmf_gate_layout */
     uint8_t packed;      /* 0, or the id of the prepacked layout that B and B_UP have */
     uint8_t allow_tf32;
-    uint8_t no_workspace; /* kernels that need scratch memory on the device cannot run */
+    uint8_t immediates;   /* mmf_immediate() of those operands */
+    uint8_t no_workspace; /* mmf_no_workspace: kernels that need one cannot run */
     uint8_t
         dtype[MMF_OPERANDS]; /* mmf_dtype, MMF_ABSENT where not given (C: also where beta is 0) */
     uint8_t offset[MMF_OPERANDS]; /* on a GPU: address of element [0, 0] mod 64 */
@@ -94,7 +113,7 @@ typedef struct mmf_terms {
     uint8_t allow_tf32;
     uint8_t packed;      /* layout of a prepacked B, 0: B is an array */
     uint8_t packed_gate; /* mmf_gate_layout that it was prepacked for */
-    uint8_t zero;        /* fills the last word */
+    uint8_t immediates;  /* mmf_immediate() of those operands */
 } mmf_terms;
 
 /* The arguments of a call after import. Absent tensors are NULL; ..._UP: a pair was passed. */

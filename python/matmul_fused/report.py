@@ -52,6 +52,10 @@ class Explanation:
     tile: tuple[int, int, int]
     """Elements of m, n and k that the kernel works on at a time."""
     threads: int
+    launches: tuple[str, ...]
+    """On a GPU: the kernels that are launched, in their order; none if there is nothing to compute."""
+    workspace: int
+    """On a GPU: bytes of scratch memory of the call, which A's library allocates, else this one."""
     flops: float
     """Floating point operations of the products."""
     seconds: float
@@ -72,6 +76,8 @@ class Explanation:
             ("kernel", self.kernel),
             ("tile", "{} x {} x {} (m, n, k)".format(*self.tile)),
             ("threads", str(self.threads)),
+            *([("launches", ", ".join(self.launches))] if self.launches[1:] else []),
+            *([("workspace", f"{self.workspace} bytes")] if self.workspace else []),
             ("work", engineering(self.flops, "flop")),
             ("time", engineering(self.seconds, "s") + ", modelled"),
             ("a row's bits", "independent of M" if self.rows_independent_of_m else "may depend on M"),
@@ -102,6 +108,8 @@ class Info:
     """Every GPU kernel of this build."""
     gpu_families: tuple[str, ...]
     """Their families, best first."""
+    gpu_steps: tuple[str, ...]
+    """Further kernels for GPUs, which are no GEMM: launches in the plans of those."""
     cpu_features: str
     """Instruction sets found that kernels use."""
     threads: int
@@ -129,6 +137,7 @@ class Info:
             ("threads", str(self.threads)),
             ("kernels", ", ".join(self.kernels)),
             ("GPU kernels", ", ".join(self.gpu_families)),
+            ("GPU steps", ", ".join(dict.fromkeys(name.rsplit("_", 3)[0] for name in self.gpu_steps))),
             *(
                 (name, f"{version} in {where}" if version else "not installed")
                 for name, version, where in self.libraries
@@ -142,6 +151,7 @@ def families_for(device: str) -> tuple[str, ...]:
     """The families of kernels for a kind of GPU, "cuda" or "rocm:1": another's are not candidates there."""
     prefix = "SM_" if device.startswith("cuda") else "GFX"
     rows = _core.device_manifest()["kernels"]
+    rows = [row for row in rows if row["gemm"]]
     return tuple(dict.fromkeys(row["family"] for row in rows if row["targets"] == "ALL" or prefix in row["targets"]))
 
 
@@ -151,7 +161,8 @@ def explain(*args: object, **kwargs: object) -> Explanation:
     Takes the arguments of matmul_fused, raises what it would raise, computes nothing and writes nothing.
     """
     facts = _core.explain(*args, **kwargs)
-    return Explanation(**{**facts, "candidates": tuple(Candidate(*row) for row in facts["candidates"])})
+    candidates = tuple(Candidate(*row) for row in facts["candidates"])
+    return Explanation(**{**facts, "launches": tuple(facts["launches"]), "candidates": candidates})
 
 
 explain.__signature__ = inspect.signature(_core.explain)  # type: ignore[attr-defined]
@@ -194,6 +205,7 @@ def info() -> Info:
         kernels=tuple(facts["kernels"]),
         gpu_kernels=tuple(facts["gpu_kernels"]),
         gpu_families=tuple(facts["gpu_families"]),
+        gpu_steps=tuple(row["instance"] for row in _core.device_manifest()["kernels"] if not row["gemm"]),
         cpu_features=facts["cpu_features"],
         threads=facts["threads"],
         libraries=tuple(map(_installed, ("numpy", "torch", "jax", "ml_dtypes"))),

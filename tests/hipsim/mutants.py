@@ -163,7 +163,7 @@ def _weakened(gfx: int, word: int, text: str) -> Iterator[int]:
 
 
 def kernel_names(definitions: str, arch: str) -> dict[str, tuple[str, str, str]]:
-    """name -> (family, operands, layout) of the rows of kernels.def that are built for a part."""
-    pattern = r"^MMF_GPU_KERNEL\((\w+), (\w+), (\w+), (?:\d+, ){5}(\w+), ([\w |]+)\)$"
+    """name -> (family, operands, layout) of the rows of kernels.def for a part; a step's family is its source."""
+    pattern = r"^MMF_GPU_(?:KERNEL|STEP)\((\w+), (\w+), (\w+), (?:\d+, ){5}(\w+), ([\w |]+)\)$"
     rows = re.findall(pattern, definitions, re.MULTILINE)
     return {n: (f, o.lower(), lay) for n, f, o, lay, to in rows if to == "ALL" or arch.upper() in to.split(" | ")}

@@ -18,17 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEVICES = 2, LOG_SIZE = 1 << 20, NAME = 64 };
-
-typedef struct module {
-    context *context;
-    char *image;
-} module;
-
-typedef struct function {
-    module *module;
-    char name[NAME];
-} function;
+enum { DEVICES = 2, LOG_SIZE = 1 << 20, NAME = STUB_NAME };
 
 typedef struct event {
     context *context;
@@ -119,7 +109,7 @@ static bool is_default(const stream *s)
     return (uintptr_t)s <= 2;
 }
 
-static bool is_capturing(const stream *s)
+bool stub_is_capturing(const stream *s)
 {
     return !is_default(s) && s->capturing;
 }
@@ -311,6 +301,7 @@ int cuModuleGetFunction(void **out, void *m, const char *name)
     if (!f)
         return code ? code : STUB_OUT_OF_MEMORY;
     f->module = m;
+    f->shared = 0;
     snprintf(f->name, sizeof f->name, "%s", name);
     *out = f;
     return 0;
@@ -321,14 +312,14 @@ int cuStreamIsCapturing(void *s, int *status)
     int code = stub_enter("cuStreamIsCapturing", "(%p)", s);
     if (!code)
         code = stub_check_stream(s);
-    *status = is_capturing(s);
+    *status = stub_is_capturing(s);
     return code;
 }
 
 int stub_uncaptured(const stream *s)
 {
     int code = stub_check_stream(s);
-    return code ? code : is_capturing(s) ? STUB_CAPTURE_UNSUPPORTED : 0;
+    return code ? code : stub_is_capturing(s) ? STUB_CAPTURE_UNSUPPORTED : 0;
 }
 
 int cuEventCreate(void **out, unsigned flags)
@@ -360,7 +351,7 @@ int cuStreamWaitEvent(void *s, void *e, unsigned flags)
         code = stub_check_stream(s);
     if (!code && ((event *)e)->destroyed)
         code = STUB_INVALID_HANDLE;
-    return code ? code : is_capturing(s) ? STUB_CAPTURE_ISOLATION : 0;
+    return code ? code : stub_is_capturing(s) ? STUB_CAPTURE_ISOLATION : 0;
 }
 
 int cuEventDestroy_v2(void *e)
@@ -397,6 +388,18 @@ static bool is_clean(const mmf_gemm_args *args)
     return true;
 }
 
+int stub_check_arguments(const mmf_gemm_args *args)
+{
+    if (!is_clean(args))
+        return STUB_LAUNCH_FAILED;
+    for (int i = 0; i < MMF_GEMM_OPERANDS; i++) /* empty operands have no address to ask about */
+        if (args->dtype[i] != MMF_GEMM_ABSENT && args->data[i] && args->k &&
+            stub_device_of(args->data[i]) >= 0 &&
+            stub_device_of(args->data[i]) != stub_current()->device)
+            return STUB_ILLEGAL_ADDRESS;
+    return 0;
+}
+
 int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *s, void **arguments, void **extra)
 {
@@ -406,17 +409,11 @@ int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
         code = stub_check_stream(s);
     if (!code && kernel->module->context != stub_current())
         code = STUB_INVALID_HANDLE;
-    if (!code && (!gx || gy != 1 || gz != 1 || by != 1 || bz != 1 || shared || extra || !arguments))
+    if (!code && (!gx || !gy || gz != 1 || by != 1 || bz != 1 || shared || extra || !arguments))
         code = STUB_INVALID_VALUE;
-    if (code || is_capturing(s) || strncmp(kernel->name, "empty", 5) == 0)
+    if (code || stub_is_capturing(s) || strncmp(kernel->name, "empty", 5) == 0)
         return code;
     const mmf_gemm_args *args = arguments[0];
-    if (!is_clean(args))
-        return STUB_LAUNCH_FAILED;
-    for (int i = 0; i < MMF_GEMM_OPERANDS; i++) /* empty operands have no address to ask about */
-        if (args->dtype[i] != MMF_GEMM_ABSENT && args->data[i] && args->k &&
-            stub_device_of(args->data[i]) >= 0 &&
-            stub_device_of(args->data[i]) != stub_current()->device)
-            return STUB_ILLEGAL_ADDRESS;
-    return stub_run(kernel->name, args, gx, bx);
+    code = stub_check_arguments(args);
+    return code ? code : stub_run(kernel->name, args, gx, gy, bx);
 }

@@ -1,4 +1,4 @@
-/* The stand-in driver's kernel: tiles of a launch by the CPU's reference row; and the error table.
+/* The stand-in driver's kernels: tiles of a launch by the CPU's reference row; and the error table.
  */
 #include "cpu/rows.h"
 #include "stub_cuda.h"
@@ -8,13 +8,18 @@
 
 static const struct {
     const char *name;
+    bool adds; /* partial sums: no GEMM */
     int operands, tile_m, tile_n, threads;
 } kernels[] = {
 #define MMF_GPU_KERNEL(name, family, operands, tile_m, tile_n, tile_k, threads, lds, layout,       \
                        targets)                                                                    \
-    {#name, MMF_GEMM_##operands, tile_m, tile_n, threads},
+    {#name, false, MMF_GEMM_##operands, tile_m, tile_n, threads},
+#define MMF_GPU_STEP(name, source, operands, tile_m, tile_n, tile_k, threads, lds, layout,         \
+                     targets)                                                                      \
+    {#name, true, MMF_GEMM_##operands, tile_m, tile_n, threads},
 #include "gpu/kernels/common/kernels.def"
 #undef MMF_GPU_KERNEL
+#undef MMF_GPU_STEP
 };
 
 _Atomic int stub_kept_events;
@@ -87,26 +92,114 @@ static void cut_tile(const mmf_gemm_args *args, int index, int64_t tile, mmf_pro
     }
 }
 
-int stub_run(const char *kernel, const mmf_gemm_args *args, unsigned workgroups, unsigned threads)
+static int compute(const mmf_problem *p, const mmf_buffers *buffers)
 {
-    int index = -1;
+    mmf_config config;
+    mmf_cpu_reference.family->configure(&mmf_cpu_reference, p, &config);
+    return mmf_cpu_reference.family->run(p, &config, buffers, NULL) ? STUB_LAUNCH_FAILED : 0;
+}
+
+static void *behind(void *data, int dtype, int64_t elements)
+{
+    return (char *)data + elements * mmf_dtypes[dtype].size;
+}
+
+/* Split-K, first launch: the sums of a tile over a piece of K, a plain GEMM for each stream. */
+static int compute_piece(const mmf_gemm_args *args, int64_t piece, const mmf_problem *tile,
+                         const mmf_buffers *of_tile)
+{
+    int code = 0;
+    for (int s = 0; !code && s <= args->gated; s++) {
+        mmf_problem p = *tile;
+        mmf_buffers buffers = *of_tile;
+        const int b = MMF_B + s, sums = MMF_PREACTIVATION + s;
+        const int64_t k = piece * args->piece;
+        p.k = args->k - k < args->piece ? args->k - k : args->piece;
+        p.gate_layout = MMF_GATE_NONE;
+        buffers.data[MMF_A] = behind(buffers.data[MMF_A], p.dtype[MMF_A], k * p.strides[MMF_A].col);
+        buffers.data[MMF_B] = behind(buffers.data[b], p.dtype[b], k * p.strides[b].row);
+        buffers.data[MMF_OUT] = behind(buffers.data[sums], p.dtype[sums], piece * args->plane);
+        p.strides[MMF_B] = p.strides[b];
+        p.strides[MMF_OUT] = p.strides[sums];
+        p.dtype[MMF_OUT] = p.dtype[sums];
+        p.dtype[MMF_PREACTIVATION] = p.dtype[MMF_PREACTIVATION_UP] = MMF_ABSENT;
+        code = compute(&p, &buffers);
+    }
+    return code;
+}
+
+/* Split-K, last launch: each row of a tile is a row of ones times the sums of the pieces. */
+static int add_pieces(const mmf_gemm_args *args, int64_t column, const mmf_problem *tile,
+                      const mmf_buffers *of_tile)
+{
+    static const float one = 1;
+    static const double one_double = 1;
+    const mmf_strides sums = tile->strides[MMF_A];
+    const int dtype = tile->dtype[MMF_A];
+    int code = 0;
+    for (int64_t m = 0; !code && m < tile->m; m++) {
+        mmf_problem p = *tile;
+        mmf_buffers buffers = *of_tile;
+        p.m = 1;
+        for (int i = 0; i < MMF_OPERANDS; i++)
+            if (buffers.data[i])
+                buffers.data[i] = behind(buffers.data[i], p.dtype[i], m * p.strides[i].row);
+        for (int s = 0; s <= args->gated; s++) {
+            p.dtype[MMF_B + s] = (uint8_t)dtype;
+            p.strides[MMF_B + s] = (mmf_strides){.row = sums.col, .col = 1};
+            buffers.data[MMF_B + s] =
+                behind(buffers.data[MMF_A], dtype, column + s * (sums.row / 2));
+        }
+        p.strides[MMF_A] = (mmf_strides){0};
+        buffers.data[MMF_A] =
+            dtype == MMF_FLOAT64 ? (void *)(uintptr_t)&one_double : (void *)(uintptr_t)&one;
+        code = compute(&p, &buffers);
+    }
+    return code;
+}
+
+int stub_run(const char *kernel, const mmf_gemm_args *args, unsigned workgroups, unsigned rows,
+             unsigned threads)
+{
+    int index = -1, code = 0;
     int64_t tiles = args->tiles_m * args->tiles_n;
+    const int64_t of_matrix = tiles,
+                  pieces = args->piece ? args->k / args->piece + (args->k % args->piece != 0) : 1;
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
         if (strcmp(kernels[i].name, kernel) == 0)
             index = (int)i;
     for (int b = 0; b < args->batch_ndim; b++)
         tiles *= args->batch_shape[b];
-    if (index < 0 || kernels[index].operands != args->dtype[MMF_GEMM_A] ||
-        (unsigned)kernels[index].threads != threads || args->first_tile + workgroups > tiles)
+    if (index < 0 || (unsigned)kernels[index].threads != threads || rows != pieces ||
+        args->first_tile + workgroups > tiles)
         return STUB_LAUNCH_FAILED;
-    for (unsigned w = 0; w < workgroups; w++) {
+    const int operands = kernels[index].operands;
+    if (args->dtype[MMF_GEMM_A] != (kernels[index].adds ? mmf_dtypes[operands].sum : operands))
+        return STUB_LAUNCH_FAILED;
+    for (unsigned w = 0; !code && w < workgroups * rows; w++) {
         mmf_problem p;
-        mmf_config config;
         mmf_buffers buffers = {0};
-        cut_tile(args, index, args->first_tile + w, &p, &buffers);
-        mmf_cpu_reference.family->configure(&mmf_cpu_reference, &p, &config);
-        if (mmf_cpu_reference.family->run(&p, &config, &buffers, NULL))
-            return STUB_LAUNCH_FAILED;
+        const int64_t tile = args->first_tile + w % workgroups;
+        const int64_t columns = args->gated ? kernels[index].tile_n / 2 : kernels[index].tile_n;
+        cut_tile(args, index, tile, &p, &buffers);
+        code = kernels[index].adds
+                   ? add_pieces(args, tile % of_matrix % args->tiles_n * columns, &p, &buffers)
+               : args->piece ? compute_piece(args, w / workgroups, &p, &buffers)
+                             : compute(&p, &buffers);
     }
-    return 0;
+    return code;
+}
+
+int stub_run_clusters(const char *kernel, const mmf_gemm_args *args, unsigned threads)
+{
+    mmf_gemm_args all = *args;
+    if (args->first_tile)
+        return 0;
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+        if (strcmp(kernels[i].name, kernel) == 0)
+            all.tiles_m = (args->m + kernels[i].tile_m - 1) / kernels[i].tile_m;
+    int64_t tiles = all.tiles_m * all.tiles_n;
+    for (int b = 0; b < args->batch_ndim; b++)
+        tiles *= args->batch_shape[b];
+    return stub_run(kernel, &all, (unsigned)tiles, 1, threads);
 }

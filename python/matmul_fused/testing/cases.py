@@ -255,11 +255,21 @@ _WIDE = ((97, 513, 33), (100, 530, 65), (193, 769, 17), (385, 1025, 7), (98, 518
 # Rows packed for many columns, K in one piece, in some and in many.
 _STRIPS = ((13, 385, 130), (11, 390, 1027), (7, 400, 16600))
 _CHUNKED = ((97, 800, 2049, ""), (97, 399, 2049, "interleaved"), (97, 401, 2049, "pair"))
+_EIGHTS = (8, 16, 24, 64, 72, 128, 136, 256, 264)
 _SMALL = (*(size for size in SIZES if size <= 129), 0)
+# One to five pieces of 64 products, which split-K cuts so short a K into; without products it takes no call.
+_PIECES = (1, 63, 64, 65, 127, 129, 257)
 # What the rows of GPU kernels take, and how large a simulated GPU can bear it: the products of a workgroup of gemm_simt
 # cost it as many instructions as 50 of gemm_mfma.
 _TAKES: dict[str, dict[str, tuple[Any, ...]]] = {
     "gemm_simt": {"m": _SMALL, "n": _SMALL, "k": _SMALL, "prepack": (False,)},
+    "gemm_simt_splitk": {
+        "m": _SMALL,
+        "n": _SMALL,
+        "k": _PIECES,
+        "dtype": ("float32", "float16", "bfloat16"),
+        "prepack": (False,),
+    },
     "gemm_mfma": {
         "prepack": (False,),
         "dtype": ("float16", "bfloat16"),
@@ -267,9 +277,21 @@ _TAKES: dict[str, dict[str, tuple[Any, ...]]] = {
         "b_view": ("plain", "offset", "padded"),
         "allow_tf32": (False,),
     },
+    "gemm_wgmma": {  # lines of whole runs of 16 bytes
+        "m": (1, 3, 7, 17, *_EIGHTS),
+        "n": _EIGHTS,
+        "k": _EIGHTS,
+        "prepack": (False,),
+        "dtype": ("float16", "bfloat16"),
+        "a_view": ("plain",),
+        "b_view": ("plain",),
+        "batch": ("", "2", "a", "b"),
+        "allow_tf32": (False,),
+    },
 }
 # Of GPU kernels: more than 8 rows of tiles of 64 and of 128, which go in groups; three tiles; many steps of k.
 _TILED = ((577, 65, 5), (1153, 33, 9), (257, 255, 17), (130, 257, 33), (7, 5, 1000), (3, 70, 2049))
+_TILED_EIGHTS = ((577, 72, 8), (1153, 40, 16), (257, 256, 24), (130, 264, 40), (7, 8, 1000), (3, 72, 2056))
 _LARGE = {"m": 127, "n": 127, "k": 127}
 
 
@@ -314,10 +336,11 @@ def gpu_sample(kernel: str, seed: int) -> list[Case]:
     rng = random.Random(seed)
     everything = space(kernel)
     cases = [Case(**row) for row in everything.pairs(rng)]
+    large = {name: everything.features[name][-1] for name in "mnk"} if kernel == "gemm_wgmma" else _LARGE
     for dtype in everything.features["dtype"]:
-        for m, n, k in _TILED:
+        for m, n, k in _TILED_EIGHTS if kernel == "gemm_wgmma" else _TILED:
             fixed = {"dtype": dtype, "batch": "", "values": "normal", "alpha": rng.choice((1.0, 0.5, -1.25, 0.3))}
-            cases.append(Case(**{**everything.random_row(rng, {**_LARGE, **fixed}), "m": m, "n": n, "k": k}))
+            cases.append(Case(**{**everything.random_row(rng, {**large, **fixed}), "m": m, "n": n, "k": k}))
     return cases
 
 

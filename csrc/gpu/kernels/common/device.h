@@ -9,6 +9,7 @@
 
 #define MMF_ENTRY extern "C" __attribute__((global))
 #define MMF_SHARED __attribute__((shared, aligned(64)))
+#define MMF_DYNAMIC_SHARED __attribute__((shared, aligned(1024)))
 #define MMF_DEVICE static inline __attribute__((device, always_inline))
 #define MMF_GLOBAL __attribute__((address_space(1)))
 #define MMF_UNROLL _Pragma("unroll")
@@ -39,6 +40,17 @@ MMF_DEVICE int thread_id()
 MMF_DEVICE int workgroup_id()
 {
     return __nvvm_read_ptx_sreg_ctaid_x();
+}
+
+MMF_DEVICE int workgroup_count()
+{
+    return __nvvm_read_ptx_sreg_nctaid_x();
+}
+
+/* Which piece of K a workgroup computes. */
+MMF_DEVICE int piece_id()
+{
+    return __nvvm_read_ptx_sreg_ctaid_y();
 }
 
 /* Wait for every thread of the workgroup; what they wrote to shared memory is seen after it. */
@@ -96,6 +108,11 @@ MMF_DEVICE int thread_id()
 MMF_DEVICE int workgroup_id()
 {
     return __builtin_amdgcn_workgroup_id_x();
+}
+
+MMF_DEVICE int piece_id()
+{
+    return __builtin_amdgcn_workgroup_id_y();
 }
 
 MMF_DEVICE void barrier()
@@ -312,6 +329,14 @@ MMF_DEVICE mmf_uint4 pack_bfloat16(const mmf_float2 value[4])
 #endif
     return packed;
 }
+
+/* The type that sums of products are kept in, of operands of a type. */
+template <class Type> struct sum_type {
+    typedef float type;
+};
+template <> struct sum_type<double> {
+    typedef double type;
+};
 
 MMF_DEVICE int element_size(int dtype)
 {

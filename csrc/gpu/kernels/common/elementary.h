@@ -1,11 +1,11 @@
-/* exp, expm1, log1p, tanh and erf of float and double as the activations need them: device code has
- * no mathematical library here. C11 and C++, so that the tests compile it for the host.
- * Needs MMF_DEVICE (how a function is declared), MMF_UNROLL, fast_exp2 (2^x of a float), fast_rcp
- * (1 / x), bits_of, float_of. Path of a call: under activate.inc.
+/* exp, expm1, log1p, tanh and the normal distribution's cdf of float and double as the activations
+ * need them: device code has no mathematical library here. C11 and C++, so that the tests compile
+ * it for the host. Needs MMF_DEVICE (how a function is declared), MMF_UNROLL, fast_exp2 (2^x of a
+ * float), fast_rcp (1 / x), bits_of, float_of. Path of a call: under activate.inc.
  *
  * Goal: every row of activations.def within 8 u |exact| + 4 L u |z|. Errors that grow with |z| are
  * therefore fine (exp: |z| u), errors of many u near a root are not. Series are Taylor's unless an
- * error is stated: that of a minimax fit, made with 60 digits. NaN comes through everywhere. */
+ * error is stated: that of a minimax fit. NaN comes through everywhere. */
 #ifndef MMF_ELEMENTARY_H
 #define MMF_ELEMENTARY_H
 
@@ -61,25 +61,17 @@ MMF_DEVICE float tanh_float(float x)
     return magnitude < 0.6f ? near : __builtin_copysignf(far, x);
 }
 
-/* erf(x) / x for |x| <= 1: 1.2e-9; greater than erf(x) / x beyond */
-#define MMF_ERF_NEAR                                                                               \
-    1.1283791f, -0.37612626f, 0.11283594f, -0.026854211f, 0.0051890872f, -0.00080168643f,          \
-        7.8758749e-05f
-/* log2(1 - erf(x)) for 1 <= x <= 4: 4.9e-7; smaller below 1; beyond 4, erf is 1 */
-#define MMF_ERF_FAR                                                                                \
-    -0.00110495696f, -1.62432122f, -0.922085941f, -0.149003163f, 0.0326117910f, -0.00495183654f,   \
-        0.000457243470f, -1.91479703e-05f
+/* log2(1 / cdf(x) - 1) / x in x^2, of the normal distribution's cdf: as a cdf for |x| <= 6.5 it
+ * errs by 2.9e-8. Beyond it stays negative, so that cdf(x) runs to 0 and 1. */
+#define MMF_LOGIT_OF_CDF                                                                           \
+    -2.30220938f, -0.104835123f, 9.40492173e-05f, 0.00015957994f, -1.14398345e-05f,                \
+        3.8163131e-07f, -5.0672373e-09f
 
-/* Either series is the smaller one where it holds. */
-MMF_DEVICE float erf_float(float x)
+MMF_DEVICE float cdf_float(float x)
 {
-    const float magnitude = __builtin_fabsf(x), top = magnitude > 4 ? 4 : magnitude;
-    float near, far;
-    MMF_POLYNOMIAL(float, near, x *x, MMF_ERF_NEAR);
-    MMF_POLYNOMIAL(float, far, top, MMF_ERF_FAR);
-    near *= magnitude;
-    far = 1 - fast_exp2(far);
-    return __builtin_copysignf(far < near ? far : near, x);
+    float logit;
+    MMF_POLYNOMIAL(float, logit, x *x, MMF_LOGIT_OF_CDF);
+    return fast_rcp(1 + fast_exp2(x * logit));
 }
 
 MMF_DEVICE double divided_double(double a, double b)
@@ -164,6 +156,12 @@ MMF_DEVICE double erf_double(double x)
                    7.48480117852628e-06, -2.2842173094341345e-06, -1.5625258507743158e-06,
                    8.134380709229634e-08);
     return magnitude < 1 ? x * near : __builtin_copysign(1 - far * exp_double(-top * top), x);
+}
+
+/* Of the normal distribution. */
+MMF_DEVICE double cdf_double(double x)
+{
+    return 0.5 * (1 + erf_double(x * 0.70710678118654752440));
 }
 
 #endif

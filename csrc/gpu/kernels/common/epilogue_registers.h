@@ -191,4 +191,43 @@ template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct re
     }
 };
 
+/* The runs of a tile whose sums lie in shared memory, lines of floats Pitch apart (gated: the left
+ * half is the gate's), one at a time. Neighbouring threads take neighbouring runs, so that their
+ * stores meet in a line of memory. */
+template <class Row, int Threads, int Pitch> struct staged_runs {
+    enum {
+        RUN = 16 / sizeof(typename element<Row::operands>::type),
+        RUNS = Row::tile_n / GROUPS / RUN, /* of a row, in either group of columns */
+        APART = Threads / RUNS,            /* rows */
+    };
+
+    static __attribute__((device, always_inline)) constexpr int step(int)
+    {
+        return 0;
+    }
+
+    /* Rows first, ..., first + count - 1 of the tile. */
+    static __attribute__((device, always_inline)) void
+    finish(const mmf_gemm_args &args, const tile &t, int first, int count, const float *lines)
+    {
+        const int n = thread_id() % RUNS * RUN, m = first + thread_id() / RUNS;
+        register_epilogue<Row::operands, 1, 1, bounded_pointer, staged_runs> runs;
+        MMF_ROLLED
+        for (int g = 0; g < (args.gated ? 1 : GROUPS); g++) {
+            runs.start(args, t, m, n + g * Row::tile_n / GROUPS);
+            MMF_ROLLED
+            for (int below = 0; m + below < first + count; below += APART) {
+                const float *const from = lines + (m + below) * Pitch + n;
+                MMF_UNROLL
+                for (int p = 0; p < RUN / 2; p++) {
+                    const float *const pair = from + 2 * p;
+                    runs.z[0][0][p] = *(const mmf_float2 *)(pair + g * Row::tile_n / GROUPS);
+                    runs.z[1][0][p] = *(const mmf_float2 *)(pair + Row::tile_n / GROUPS);
+                }
+                runs.finish(args, t, below);
+            }
+        }
+    }
+};
+
 #endif

@@ -43,8 +43,12 @@ typedef struct mmf_gemm_args {
     long long batch_shape[MMF_GEMM_BATCH];
     mmf_gemm_strides strides[MMF_GEMM_OPERANDS];
     double alpha, beta, parameters[MMF_GEMM_PARAMETERS];
+    double immediates[MMF_GEMM_MULTIPLY - MMF_GEMM_BIAS + 1]; /* BIAS to MULTIPLY; no kernel reads
+                                                                 them yet */
     void *data[MMF_GEMM_OPERANDS];
     long long tiles_m, tiles_n, first_tile;
+    long long piece, plane; /* split-K, first launch: products of a piece of K, and elements from
+                               the sums of a piece to those of the next; else 0 */
     int batch_ndim;
     unsigned char dtype[MMF_GEMM_OPERANDS];
     unsigned char activation; /* mmf_activation */

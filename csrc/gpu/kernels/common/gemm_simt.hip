@@ -1,151 +1,13 @@
 /* The generic kernel: every dtype, layout, stride, epilogue, batch and gate, on every target, from
  * fused multiply-adds alone. float32 and float64 products are exact in the sum's type.
- * Path of a call: the family for every GPU; launched by gpu/launch_plan.c.
- *
- * A workgroup of 256 threads computes 64 x 64 sums, each thread 4 x 4. 16 columns of A and 16 rows
- * of B lie in shared memory; the next ones travel to registers meanwhile. */
+ * Path of a call: the family for every GPU; launched by gpu/launch_plan.c. */
 #include "gpu/kernels/common/epilogue_general.h"
 #include "gpu/kernels/common/epilogue_registers.h"
+#include "gpu/kernels/common/simt_products.h"
 
-typedef this_row row;
-typedef element<row::operands> operand;
-template <class Type> struct sum_type {
-    typedef float type;
-};
-template <> struct sum_type<double> {
-    typedef double type;
-};
-typedef sum_type<operand::type>::type real;
-typedef real real4 __attribute__((ext_vector_type(4)));
-
-enum {
-    LOADS = row::tile_m * row::tile_k / row::threads, /* elements of A, and of B, for each thread */
-    PITCH = row::tile_m + 4,                          /* of a line in shared memory */
-    PER_THREAD = 4,
-};
-static_assert(row::tile_m == 64 && row::tile_n == 64 && row::threads == 256,
-              "a 16 x 16 grid of 4 x 4");
 static_assert(row::lds == row::tile_m * PITCH * sizeof(real) + TILE_BYTES, "kernels.def");
-static_assert(2 * row::tile_k * PITCH <= row::tile_m * PITCH, "A and B fit where the sums come");
-
-/* The elements of A or B that this thread carries to shared memory: lines (m of A, n of B) by k. */
-struct carrier {
-    const char *at[LOADS], *safe;
-    long long step[LOADS]; /* bytes from k to k + tile_k */
-    int line[LOADS], k[LOADS];
-
-    __attribute__((device, always_inline)) real *slot(real *lines, int load) const
-    {
-        return lines + k[load] * PITCH + line[load];
-    }
-};
-
-MMF_DEVICE long long magnitude(long long x)
-{
-    return x < 0 ? -x : x;
-}
-
-/* Neighbouring threads take neighbouring memory: along k, or along the lines. */
-MMF_DEVICE void share_out(carrier &c, bool along_k)
-{
-    MMF_UNROLL
-    for (int i = 0; i < LOADS; i++) {
-        const int index = thread_id() + i * row::threads;
-        c.k[i] = along_k ? index % row::tile_k : index / row::tile_m;
-        c.line[i] = along_k ? index / row::tile_k : index % row::tile_m;
-    }
-}
-
-/* Element i of c lies in the given line of a matrix; line_step and k_step are its strides. Lines
- * that the matrix does not have read its first: their sums are never stored. */
-MMF_DEVICE void point(carrier &c, int i, const char *matrix, long long line, bool exists,
-                      long long line_step, long long k_step)
-{
-    const int size = sizeof(operand::type);
-    c.at[i] = matrix + ((exists ? line : 0) * line_step + c.k[i] * k_step) * size;
-    c.step[i] = k_step * size * row::tile_k;
-}
-
-MMF_DEVICE void point_a(carrier &a, const mmf_gemm_args &args, const tile &t)
-{
-    const mmf_gemm_strides &strides = args.strides[MMF_GEMM_A];
-    a.safe = t.matrix(MMF_GEMM_A);
-    share_out(a, magnitude(strides.col) < magnitude(strides.row));
-    MMF_UNROLL
-    for (int i = 0; i < LOADS; i++)
-        point(a, i, a.safe, t.m0 + a.line[i], a.line[i] < t.rows, strides.row, strides.col);
-}
-
-/* Gated: the left half of the lines are gate columns, the right half the up columns beside them. */
-MMF_DEVICE void point_b(carrier &b, const mmf_gemm_args &args, const tile &t)
-{
-    const mmf_gemm_strides &gate = args.strides[MMF_GEMM_B], &up = args.strides[MMF_GEMM_B_UP];
-    const char *const up_matrix = t.matrix(MMF_GEMM_B_UP);
-    b.safe = t.matrix(MMF_GEMM_B);
-    share_out(b, magnitude(gate.row) < magnitude(gate.col));
-    MMF_UNROLL
-    for (int i = 0; i < LOADS; i++) {
-        const bool second = b.line[i] >= t.columns;
-        const int n = second ? b.line[i] - t.columns : b.line[i];
-        point(b, i, second ? up_matrix : b.safe, t.n0 + n, n < t.cols, second ? up.col : gate.col,
-              second ? up.row : gate.row);
-    }
-}
-
-/* A step's elements. Cut: only those below k_left count; the others are read where it is safe. */
-template <bool Cut> MMF_DEVICE void fetch(carrier &c, real value[LOADS], long long k_left)
-{
-    MMF_UNROLL
-    for (int i = 0; i < LOADS; i++) {
-        const bool inside = !Cut || c.k[i] < k_left;
-        const real x = operand::load<real>(*(const operand::type *)(inside ? c.at[i] : c.safe));
-        value[i] = inside ? x : 0;
-        c.at[i] += c.step[i];
-    }
-}
-
-/* sum += A B over a step. */
-MMF_DEVICE void multiply(const real *a_lines, const real *b_lines, real4 sum[PER_THREAD])
-{
-    MMF_UNROLL
-    for (int k = 0; k < row::tile_k; k++) {
-        const real4 a = *(const real4 *)(a_lines + k * PITCH);
-        const real4 b = *(const real4 *)(b_lines + k * PITCH);
-        MMF_UNROLL
-        for (int i = 0; i < PER_THREAD; i++)
-            MMF_UNROLL
-        for (int j = 0; j < PER_THREAD; j++)
-            sum[i][j] = fused(a[i], b[j], sum[i][j]);
-    }
-}
-
-MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, real *lines, int ty, int tx,
-                             real4 sum[PER_THREAD])
-{
-    real *const b_lines = lines + row::tile_k * PITCH;
-    real a_next[LOADS], b_next[LOADS];
-    carrier a, b;
-    point_a(a, args, t);
-    point_b(b, args, t);
-    MMF_ROLLED
-    for (long long k_left = args.k; k_left > 0; k_left -= row::tile_k) {
-        if (k_left >= row::tile_k) {
-            fetch<false>(a, a_next, k_left);
-            fetch<false>(b, b_next, k_left);
-        } else {
-            fetch<true>(a, a_next, k_left);
-            fetch<true>(b, b_next, k_left);
-        }
-        barrier(); /* the step before has been read */
-        MMF_UNROLL
-        for (int i = 0; i < LOADS; i++) {
-            *a.slot(lines, i) = a_next[i];
-            *b.slot(b_lines, i) = b_next[i];
-        }
-        barrier();
-        multiply(lines + ty * PER_THREAD, b_lines + tx * PER_THREAD, sum);
-    }
-}
+static_assert(PRODUCT_BYTES <= row::tile_m * PITCH * sizeof(real),
+              "A and B fit where the sums come");
 
 /* The sums times a factor into shared memory, seen by all threads. */
 MMF_DEVICE void compute_tile(const mmf_gemm_args &args, const tile &t, real factor, real *lines)
@@ -153,7 +15,7 @@ MMF_DEVICE void compute_tile(const mmf_gemm_args &args, const tile &t, real fact
     const int tx = thread_id() % 16, ty = thread_id() / 16;
     real4 sum[PER_THREAD] = {};
     if (args.k > 0)
-        sum_products(args, t, lines, ty, tx, sum);
+        sum_products(args, t, 0, args.k, lines, ty, tx, sum);
     barrier();
     MMF_UNROLL
     for (int i = 0; i < PER_THREAD; i++)
@@ -161,43 +23,11 @@ MMF_DEVICE void compute_tile(const mmf_gemm_args &args, const tile &t, real fact
     barrier();
 }
 
-template <class Real> struct finish;
-
-/* One run at a time. Neighbouring threads take neighbouring runs, so that their stores meet in a
- * line of memory. */
-template <> struct finish<float> {
-    enum {
-        RUN = 16 / sizeof(operand::type),
-        RUNS = row::tile_n / GROUPS / RUN, /* of a row, in either group of columns */
-        APART = row::threads / RUNS,       /* rows */
-    };
-    static_assert(row::tile_m % APART == 0, "all threads take as many runs");
-
-    static __attribute__((device, always_inline)) constexpr int step(int)
-    {
-        return 0;
-    }
-
+template <class Real> struct finish {
     static __attribute__((device, always_inline)) void
     in_registers(const mmf_gemm_args &args, const tile &t, const float *lines)
     {
-        const int n = thread_id() % RUNS * RUN, m = thread_id() / RUNS;
-        register_epilogue<row::operands, 1, 1, bounded_pointer, finish> runs;
-        MMF_ROLLED
-        for (int g = 0; g < (args.gated ? 1 : GROUPS); g++) {
-            runs.start(args, t, m, n + g * row::tile_n / GROUPS);
-            MMF_ROLLED
-            for (int below = 0; below < row::tile_m; below += APART) {
-                const float *const from = lines + (m + below) * PITCH + n;
-                MMF_UNROLL
-                for (int p = 0; p < RUN / 2; p++) {
-                    const float *const pair = from + 2 * p;
-                    runs.z[0][0][p] = *(const mmf_float2 *)(pair + g * row::tile_n / GROUPS);
-                    runs.z[1][0][p] = *(const mmf_float2 *)(pair + row::tile_n / GROUPS);
-                }
-                runs.finish(args, t, below);
-            }
-        }
+        staged_runs<row, row::threads, PITCH>::finish(args, t, 0, row::tile_m, lines);
     }
 };
 

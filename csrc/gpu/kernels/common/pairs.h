@@ -18,18 +18,12 @@ MMF_DEVICE mmf_float2 divided_float2(mmf_float2 a, mmf_float2 b)
     return a * (mmf_float2){fast_rcp(b.x), fast_rcp(b.y)};
 }
 
-/* As erf_float, but for NaN, of which it may make 1: gelu multiplies by z again. */
-MMF_DEVICE mmf_float2 erf_float2(mmf_float2 x)
+MMF_DEVICE mmf_float2 cdf_float2(mmf_float2 x)
 {
-    const mmf_float2 magnitude = {__builtin_fabsf(x.x), __builtin_fabsf(x.y)};
-    const mmf_float2 top = {__builtin_fminf(magnitude.x, 4), __builtin_fminf(magnitude.y, 4)};
-    mmf_float2 near, far;
-    MMF_POLYNOMIAL(float, near, x *x, MMF_ERF_NEAR);
-    MMF_POLYNOMIAL(float, far, top, MMF_ERF_FAR);
-    near *= magnitude;
-    far = 1 - (mmf_float2){fast_exp2(far.x), fast_exp2(far.y)};
-    return (mmf_float2){__builtin_copysignf(__builtin_fminf(near.x, far.x), x.x),
-                        __builtin_copysignf(__builtin_fminf(near.y, far.y), x.y)};
+    mmf_float2 logit;
+    MMF_POLYNOMIAL(float, logit, x *x, MMF_LOGIT_OF_CDF);
+    logit *= x;
+    return (mmf_float2){fast_rcp(1 + fast_exp2(logit.x)), fast_rcp(1 + fast_exp2(logit.y))};
 }
 
 /* Not worth more: no activation in registers needs them. */

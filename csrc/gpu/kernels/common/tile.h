@@ -20,8 +20,10 @@ enum { LAYOUT_ANY, LAYOUT_NN, LAYOUT_NT, LAYOUT_TN, LAYOUT_TT };
             layout = LAYOUT_##layout_                                                              \
         };                                                                                         \
     };
+#define MMF_GPU_STEP MMF_GPU_KERNEL
 #include "gpu/kernels/common/kernels.def"
 #undef MMF_GPU_KERNEL
+#undef MMF_GPU_STEP
 
 /* -DMMF_KERNEL=gemm_simt_64x64x16_f32_any says which row is compiled. */
 #define MMF_PASTE_(a, b) a##b
@@ -69,28 +71,41 @@ MMF_DEVICE void find_matrices(const mmf_gemm_args &args, long long batch, char *
     matrices[operand] = (char *)args.data[operand] + offset * element_size(args.dtype[operand]);
 }
 
-/* The tile of this workgroup. Neighbours in time share rows of A and columns of B in the caches:
- * tiles run down groups of GROUP rows of tiles. */
-template <class Row> MMF_DEVICE tile tile_of_workgroup(const mmf_gemm_args &args, char *shared)
+/* A tile among those of the result, by its number. */
+struct place_of_tile {
+    unsigned long long batch;
+    unsigned m, n; /* in tiles */
+};
+
+/* Neighbours in time share rows of A and columns of B in the caches: tiles run down groups of GROUP
+ * rows of tiles. */
+MMF_DEVICE place_of_tile find_place(const mmf_gemm_args &args, unsigned long long index)
 {
     enum { GROUP = 8 };
     const unsigned tiles_m = (unsigned)args.tiles_m, tiles_n = (unsigned)args.tiles_n;
     const unsigned long long per_batch = tiles_m * tiles_n;
-    const unsigned long long index = (unsigned long long)args.first_tile + (unsigned)workgroup_id();
     const unsigned long long batch = args.batch_ndim ? index / per_batch : 0;
     const unsigned at = (unsigned)(index - batch * per_batch);
     const unsigned group = tiles_m > GROUP ? at / (GROUP * tiles_n) : 0;
     const unsigned within = at - group * GROUP * tiles_n;
     const unsigned left = tiles_m - group * GROUP, height = left < GROUP ? left : GROUP;
     const unsigned column = within / height;
+    return {batch, group * GROUP + within - column * height, column};
+}
+
+/* The tile of this workgroup. */
+template <class Row> MMF_DEVICE tile tile_of_workgroup(const mmf_gemm_args &args, char *shared)
+{
+    const place_of_tile p =
+        find_place(args, (unsigned long long)args.first_tile + (unsigned)workgroup_id());
     tile t;
     t.columns = args.gated ? Row::tile_n / 2 : Row::tile_n;
-    t.m0 = (long long)(group * GROUP + within - column * height) * Row::tile_m;
-    t.n0 = (long long)column * t.columns;
+    t.m0 = (long long)p.m * Row::tile_m;
+    t.n0 = (long long)p.n * t.columns;
     t.rows = args.m - t.m0 < Row::tile_m ? (int)(args.m - t.m0) : (int)Row::tile_m;
     t.cols = args.n - t.n0 < t.columns ? (int)(args.n - t.n0) : t.columns;
     t.matrices = (char **)(shared + Row::lds - TILE_BYTES);
-    find_matrices(read_again(args), (long long)batch, t.matrices);
+    find_matrices(read_again(args), (long long)p.batch, t.matrices);
     barrier();
     return t;
 }

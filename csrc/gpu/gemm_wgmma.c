@@ -1,0 +1,257 @@
+/* The family gemm_wgmma: matrix instructions and tensor copies of Hopper. Path of a call: asked by
+ * the plan; run() ends in launch_plan.c. */
+#include "gpu/gemm.h"
+
+#include "gpu/describe.h"
+#include "gpu/kernels/nvidia/wgmma_args.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+_Static_assert(sizeof(mmf_wgmma_args) <= MMF_ARGUMENT_BYTES, "arguments of a kernel");
+
+/* Tensor copies: coordinates are 32 bits, an outer stride is below 2^40 bytes and, like the
+ * address, a multiple of 16. Sizes here are of elements of 16 bits. */
+enum { TALL_ROWS = 128 };                  /* see gemm_wgmma.hip */
+enum { MAX_SPLIT_LOG = 3, MIN_STEPS = 4 }; /* the largest portable cluster; steps of k in a part */
+enum { RUN = 8, MAX_STRIDE = 1 << 30, MAX_SIZE = INT32_MAX - 1024 };
+
+enum { GFLOPS = 5700 }; /* of a compute unit: 8192^3 on an H200 */
+
+/* A matrix as a tensor of batches of lines: line i of a batch begins `pitch` elements after line
+ * i - 1. */
+typedef struct matrix {
+    int64_t length, lines, pitch, batches, batch_pitch;
+} matrix;
+
+static bool strided(int64_t pitch)
+{
+    return pitch > 0 && pitch <= MAX_STRIDE && pitch % RUN == 0;
+}
+
+/* A matrix whose lines have stride `unit`; false: no tensor describes it. */
+static bool describe(const mmf_problem *p, int operand, int64_t length, int64_t unit, int64_t lines,
+                     int64_t pitch, matrix *to)
+{
+    const int64_t batches = p->batch_ndim ? p->batch_shape[0] : 1;
+    const int64_t batch_pitch = p->batch_ndim ? p->strides[operand].batch[0] : 0;
+    /* Of one line, or of one matrix, the distance to the next does not count. */
+    const int64_t whole = (length + RUN - 1) / RUN * RUN;
+    const bool one = lines == 1, same = batches == 1 || batch_pitch == 0;
+    *to = (matrix){length, lines, one ? whole : pitch, same ? 1 : batches,
+                   same ? whole : batch_pitch};
+    return (unit == 1 || length == 1) && (one || pitch >= length) && strided(to->pitch) &&
+           strided(to->batch_pitch) && p->offset[operand] % 16 == 0;
+}
+
+/* A or B with the k, or the other index, of a line next to each other. */
+static bool describe_a(const mmf_problem *p, bool along_k, matrix *to)
+{
+    const mmf_strides *s = &p->strides[MMF_A];
+    return along_k ? describe(p, MMF_A, p->k, s->col, p->m, s->row, to)
+                   : describe(p, MMF_A, p->m, s->row, p->k, s->col, to);
+}
+
+static bool describe_b(const mmf_problem *p, int operand, bool along_k, matrix *to)
+{
+    const mmf_strides *s = &p->strides[operand];
+    return along_k ? describe(p, operand, p->k, s->row, p->n, s->col, to)
+                   : describe(p, operand, p->n, s->col, p->k, s->row, to);
+}
+
+static bool describe_out(const mmf_problem *p, matrix *to)
+{
+    const mmf_strides *s = &p->strides[MMF_OUT];
+    return describe(p, MMF_OUT, p->n, s->col, p->m, s->row, to);
+}
+
+static bool b_along(const mmf_problem *p, bool k)
+{
+    matrix b;
+    return describe_b(p, MMF_B, k, &b) && (!mmf_problem_gated(p) || describe_b(p, MMF_B_UP, k, &b));
+}
+
+/* The layout of the product, or ANY if no instance has it. */
+static mmf_gpu_layout layout_of(const mmf_problem *p)
+{
+    matrix a;
+    const bool b_k = b_along(p, true);
+    if (!b_k && !b_along(p, false))
+        return MMF_GPU_LAYOUT_ANY;
+    if (describe_a(p, true, &a))
+        return b_k ? MMF_GPU_LAYOUT_NT : MMF_GPU_LAYOUT_NN;
+    if (describe_a(p, false, &a))
+        return b_k ? MMF_GPU_LAYOUT_TT : MMF_GPU_LAYOUT_TN;
+    return MMF_GPU_LAYOUT_ANY;
+}
+
+static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+{
+    mmf_gpu *gpu;
+    if (!mmf_gpu_gemm_supports(kernel, p, reason))
+        return false;
+    if (mmf_gpu_get(p->device, &gpu) || !gpu->driver->encode_tensor_map) {
+        snprintf(reason, MMF_REASON_TEXT, "needs tensor maps, which this driver lacks: CUDA 12.0");
+        return false;
+    }
+    if (p->k == 0 || p->batch_ndim > 1) {
+        snprintf(reason, MMF_REASON_TEXT, "takes %s",
+                 p->k == 0 ? "K from 1 on" : "one batch axis, or several that lie as one");
+        return false;
+    }
+    if (p->m > MAX_SIZE || p->n > MAX_SIZE || p->k > MAX_SIZE) {
+        snprintf(reason, MMF_REASON_TEXT, "takes M, N and K up to %d", MAX_SIZE);
+        return false;
+    }
+    const mmf_gpu_layout layout = layout_of(p), own = mmf_gpu_instances[kernel->instance].layout;
+    if (layout == MMF_GPU_LAYOUT_ANY)
+        snprintf(reason, MMF_REASON_TEXT,
+                 "needs A and B at multiples of 16 bytes, each with stride 1 along one matrix axis "
+                 "and a multiple of 8 along the other");
+    else if (layout != own)
+        snprintf(reason, MMF_REASON_TEXT, "is for the layout %s, A and B are %s",
+                 mmf_gpu_layout_names[own], mmf_gpu_layout_names[layout]);
+    return layout == own;
+}
+
+/* Boxes of a swizzled line each along x, `lines` along y. */
+static int encode(const mmf_driver *driver, const mmf_problem *p, const matrix *m, uint32_t lines,
+                  void *address, mmf_tensor_map *map)
+{
+    enum { FLOAT16 = 6, BFLOAT16 = 9 }; /* CUtensorMapDataType */
+    enum { NO_INTERLEAVE, NO_FILL = 0, SWIZZLE_128 = 3, /* CUtensorMap... */ PROMOTE_256 = 3 };
+    const uint64_t sizes[] = {(uint64_t)m->length, (uint64_t)m->lines, (uint64_t)m->batches};
+    const uint64_t strides[] = {(uint64_t)m->pitch * 2, (uint64_t)m->batch_pitch * 2};
+    const uint32_t box[] = {MMF_WGMMA_LINE, lines, 1}, steps[] = {1, 1, 1};
+    return driver->encode_tensor_map(map, p->dtype[MMF_A] == MMF_FLOAT16 ? FLOAT16 : BFLOAT16, 3,
+                                     address, sizes, strides, box, steps, NO_INTERLEAVE,
+                                     SWIZZLE_128, PROMOTE_256, NO_FILL);
+}
+
+static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
+                       const mmf_buffers *buffers, unsigned char *arguments)
+{
+    const mmf_launch *launch = &plan->launch[0];
+    const mmf_kernel *kernel = &mmf_gpu_kernels[launch->instance];
+    const mmf_gpu_layout layout = mmf_gpu_instances[launch->instance].layout;
+    const bool a_k = layout == MMF_GPU_LAYOUT_NN || layout == MMF_GPU_LAYOUT_NT;
+    const bool b_k = layout == MMF_GPU_LAYOUT_NT || layout == MMF_GPU_LAYOUT_TT;
+    const uint32_t a_lines = a_k ? (uint32_t)kernel->tile_m : MMF_WGMMA_LINE;
+    const uint32_t b_lines = b_k ? (uint32_t)kernel->tile_n / 2 : MMF_WGMMA_LINE;
+    mmf_wgmma_args *args = (mmf_wgmma_args *)(arguments + launch->argument);
+    matrix m;
+    mmf_gpu *gpu;
+    mmf_status status = mmf_gpu_get(p->device, &gpu);
+    if (status)
+        return status;
+    memcpy(args->gemm.data, buffers->data, sizeof buffers->data);
+    describe_a(p, a_k, &m);
+    int code = encode(gpu->driver, p, &m, a_lines, buffers->data[MMF_A], &args->a);
+    describe_b(p, MMF_B, b_k, &m);
+    if (!code)
+        code = encode(gpu->driver, p, &m, b_lines, buffers->data[MMF_B], &args->b);
+    if (!code && mmf_problem_gated(p)) {
+        describe_b(p, MMF_B_UP, b_k, &m);
+        code = encode(gpu->driver, p, &m, b_lines, buffers->data[MMF_B_UP], &args->b_up);
+    }
+    if (!code && kernel->tile_m == TALL_ROWS && args->gemm.epilogue != MMF_EPILOGUE_GENERAL) {
+        describe_out(p, &m);
+        code = encode(gpu->driver, p, &m, 64, buffers->data[MMF_OUT], &args->out);
+    }
+    return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_TENSOR_MAP, gpu->ordinal) : MMF_OK;
+}
+
+/* log2 of the workgroups that share a tile, each a part of k: where tiles leave half of the GPU
+ * idle, and parts are long. Clusters of four and more need not fill a GPU: an H200 runs fewer than
+ * 32 of four at once (a 32nd took a second turn there). */
+static int split_log(const mmf_kernel *kernel, const mmf_problem *p, int64_t tiles)
+{
+    const int64_t units = mmf_gpu_units(p->device), steps = mmf_gpu_tiles(p->k, kernel->tile_k);
+    int log = 0;
+    while (log < MAX_SPLIT_LOG && tiles << (log + 1) <= (log ? units * 3 / 4 : units) &&
+           steps >> (log + 1) >= MIN_STEPS)
+        log++;
+    return log;
+}
+
+/* Microseconds, measured on an H200 at boost clocks: a step of k while the other units are idle,
+ * and while all are busy; what a tile takes besides, the first and those after it. */
+typedef struct tile_time {
+    int tile_m, tile_n;
+    double alone, busy, first, later;
+} tile_time;
+
+static const tile_time times[] = {
+    {128, 256, 0.60, 0.69, 6, 3},
+    {128, 128, 0.33, 0.40, 4, 2},
+    {64, 128, 0.30, 0.40, 2.5, 2.5},
+    {16, 128, 0.27, 0.31, 2, 2},
+};
+
+static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+{
+    const tile_time *t = times;
+    const double units = mmf_gpu_units(p->device);
+    while (t->tile_m != kernel->tile_m || t->tile_n != kernel->tile_n)
+        t++;
+    const int log = kernel->tile_m < TALL_ROWS && w->tiles < units
+                        ? split_log(kernel, p, (int64_t)w->tiles)
+                        : 0;
+    const double tiles = w->tiles * (1 << log);
+    const double steps = (double)mmf_gpu_tiles(mmf_gpu_tiles(p->k, kernel->tile_k), 1 << log);
+    const double share = tiles < units ? tiles / units : 1;
+    const double turns = tiles <= units ? 1 : (double)mmf_gpu_tiles((int64_t)tiles, (int64_t)units);
+    const double step = t->alone + (t->busy - t->alone) * share;
+    const double seconds =
+        1e-6 * (turns * steps * step + t->first + (turns - 1) * t->later + 0.3 * log);
+    w->tiles = 1;
+    w->tile_flops = seconds * 1e9 * GFLOPS;
+}
+
+static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+{
+    matrix m;
+    mmf_launch_plan *plan = mmf_gpu_gemm_begin(kernel, config);
+    if (p->m == 0 || p->n == 0 || mmf_gpu_batches(p) == 0)
+        return;
+    mmf_launch *launch = mmf_launch_plan_add(plan, kernel->instance, sizeof(mmf_wgmma_args));
+    mmf_wgmma_args *args = mmf_launch_argument(plan, launch);
+    const bool swapped = kernel->tile_m < TALL_ROWS;
+    const bool in_registers = describe_out(p, &m);
+    mmf_gpu_gemm_arguments(kernel->instance, p, !in_registers || config->general_epilogue,
+                           &args->gemm);
+    const int log =
+        swapped ? split_log(kernel, p, mmf_gpu_gemm_tiles(p, &args->gemm)) : p->m > TALL_ROWS;
+    const int64_t cluster = 1 << log;
+    if (!swapped)
+        args->gemm.tiles_m = (args->gemm.tiles_m + cluster - 1) / cluster;
+    args->cluster_log = (uint32_t)log;
+    args->a_batched = p->batch_ndim && p->strides[MMF_A].batch[0] != 0;
+    args->b_batched = p->batch_ndim && p->strides[MMF_B].batch[0] != 0;
+    plan->bind = bind;
+    launch->cluster = (uint32_t)cluster;
+    launch->overlaps = true;
+    launch->dynamic_bytes = MMF_WGMMA_BYTES;
+    launch->grid_x = mmf_gpu_gemm_tiles(p, &args->gemm) * cluster;
+    if (swapped || args->gemm.epilogue == MMF_EPILOGUE_GENERAL) {
+        launch->first = offsetof(mmf_wgmma_args, gemm.first_tile);
+        return;
+    }
+    /* As many as run at once; each takes one tile after the other. */
+    const int64_t at_once = mmf_gpu_units(p->device) / cluster * cluster;
+    if (launch->grid_x > at_once)
+        launch->grid_x = at_once;
+}
+
+const mmf_family mmf_gpu_wgmma = {
+    .name = "gemm_wgmma",
+    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
+    .supports = supports,
+    .configure = configure,
+    .run = mmf_gpu_gemm_run,
+    .rows_independent_of_m = false, /* k is split where rows are few */
+    .work = work,
+    .gflops_float = GFLOPS,
+};

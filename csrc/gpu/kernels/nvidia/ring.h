@@ -1,0 +1,157 @@
+/* What PTX calls asynchronous: barriers in shared memory, tensor copies, clusters. Path of a call:
+ * the main loop of gemm_wgmma.hip. Semantics and syntax: the PTX ISA, mbarrier and
+ * cp.async.bulk.tensor. Shared memory is named by its 32-bit address. */
+#ifndef MMF_NVIDIA_RING_H
+#define MMF_NVIDIA_RING_H
+
+#include "gpu/kernels/common/device.h"
+#include "gpu/kernels/nvidia/wgmma_args.h"
+
+MMF_DEVICE unsigned shared_address(const void *pointer)
+{
+    unsigned address;
+    asm("{ .reg .u64 all; cvta.to.shared.u64 all, %1; cvt.u32.u64 %0, all; }"
+        : "=r"(address)
+        : "l"(pointer));
+    return address;
+}
+
+MMF_DEVICE unsigned cluster_rank()
+{
+    unsigned rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* All threads of the cluster. */
+MMF_DEVICE void cluster_barrier()
+{
+    asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* What threads that met this one wrote is seen by the cluster after its next barrier. */
+MMF_DEVICE void publish_to_cluster()
+{
+    asm volatile("fence.acq_rel.cluster;" ::: "memory");
+}
+
+/* The kernel before in the stream is done, and what it wrote is seen. */
+MMF_DEVICE void wait_for_kernel_before()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/* The next kernel in the stream may begin, up to its own wait. */
+MMF_DEVICE void let_next_kernel_begin()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+MMF_DEVICE void prefetch_map(const mmf_tensor_map &map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+/* The first `threads` threads that name barrier `id`, a constant: ptxas reserves all 16 otherwise.
+ */
+template <int Id, int Threads> MMF_DEVICE void named_barrier()
+{
+    asm volatile("bar.sync %0, %1;" ::"n"(Id), "n"(Threads) : "memory");
+}
+
+MMF_DEVICE void barrier_init(unsigned barrier, unsigned arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
+                 : "memory");
+}
+
+/* Barriers that were initialised are seen by the cluster and by asynchronous copies. */
+MMF_DEVICE void barriers_are_ready()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::
+                     : "memory");
+}
+
+MMF_DEVICE void expect_bytes(unsigned barrier, unsigned bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+MMF_DEVICE void wait_for(unsigned barrier, unsigned parity)
+{
+    asm volatile("{\n\t.reg .pred done;\n"
+                 "again_%=:\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+                 "@!done bra again_%=;\n\t}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* At the same barrier of another workgroup of the cluster. No .release.cluster: what is released is
+ * only that its data was read, and a fence here would stall the loop over k. */
+MMF_DEVICE void arrive_at(unsigned barrier, unsigned rank)
+{
+    asm volatile("{\n\t.reg .b32 there;\n\t"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n\t}" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
+}
+
+/* Four floats of another workgroup of the cluster, at the same address. */
+MMF_DEVICE mmf_float4 read_from(unsigned rank, unsigned address)
+{
+    unsigned there;
+    mmf_float4 value;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(there)
+                 : "memory");
+    return value;
+}
+
+/* A box of a tensor to shared memory of this workgroup; outside of the tensor are zeros. */
+MMF_DEVICE void load_box(unsigned to, const mmf_tensor_map &map, unsigned barrier, int x, int y,
+                         int z)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+                 "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+
+/* The same to every workgroup whose bit is set, at the same address and barrier. */
+MMF_DEVICE void load_box_for(unsigned short ranks, unsigned to, const mmf_tensor_map &map,
+                             unsigned barrier, int x, int y, int z)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+                 "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(ranks)
+                 : "memory");
+}
+
+/* What lies outside of the tensor is not written. */
+MMF_DEVICE void store_box(const mmf_tensor_map &map, unsigned from, int x, int y, int z)
+{
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group "
+                 "[%0, {%2, %3, %4}], [%1];" ::"l"(&map),
+                 "r"(from), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Until at most Left stores of this thread still read shared memory. */
+template <int Left> MMF_DEVICE void wait_for_stores()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Left) : "memory");
+}
+
+/* What this thread wrote to shared memory is seen by asynchronous copies. */
+MMF_DEVICE void publish_to_copies()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+#endif

@@ -1,0 +1,41 @@
+/* The argument of the kernels gemm_wgmma, by value, and how they lay out their dynamic shared
+ * memory: read by the host (C11) and by device code (C++). Path of a call: from gpu/gemm_wgmma.c to
+ * the kernel. */
+#ifndef MMF_WGMMA_ARGS_H
+#define MMF_WGMMA_ARGS_H
+
+#include "gpu/kernels/common/gemm_args.h"
+
+/* CUtensorMap of the driver API. */
+typedef struct mmf_tensor_map {
+    __attribute__((aligned(64))) unsigned char opaque[128];
+} mmf_tensor_map;
+
+/* Tiles of 128 rows: a cluster is `cluster` workgroups along m, which share the columns of B that
+ * each of them loads a part of; gemm.tiles_m counts clusters. Tiles of fewer rows: the workgroups
+ * of a cluster share a tile, each multiplies a part of k. A batch index that an operand does not
+ * have is 0. */
+typedef struct mmf_wgmma_args {
+    mmf_gemm_args gemm;
+    mmf_tensor_map a, b, b_up, out;
+    unsigned cluster_log;
+    unsigned char a_batched, b_batched;
+} mmf_wgmma_args;
+
+/* Elements of 16 bits. A swizzled line is 128 bytes: MMF_WGMMA_LINE elements. */
+enum { MMF_WGMMA_LINE = 64, MMF_WGMMA_CONSUMERS = 2 };
+enum { MMF_WGMMA_STORE_BYTES = 64 * 128 }; /* 64 rows of a line each, on their way to out */
+enum { MMF_WGMMA_RING_BYTES = 192 * 1024 };
+
+/* Bytes, in this order: stages of A and B, as many as fit; two store buffers for each consumer; the
+ * bias of the tile's columns for each consumer; the ring's barriers; the tile's matrices. */
+#define MMF_WGMMA_STAGE_BYTES(tile_m, tile_n, tile_k) (((tile_m) + (tile_n)) * (tile_k) * 2)
+#define MMF_WGMMA_STAGES(tile_m, tile_n, tile_k)                                                   \
+    (MMF_WGMMA_RING_BYTES / MMF_WGMMA_STAGE_BYTES(tile_m, tile_n, tile_k))
+#define MMF_WGMMA_STORES MMF_WGMMA_RING_BYTES
+#define MMF_WGMMA_BIASES (MMF_WGMMA_STORES + MMF_WGMMA_CONSUMERS * 2 * MMF_WGMMA_STORE_BYTES)
+#define MMF_WGMMA_BARRIERS (MMF_WGMMA_BIASES + MMF_WGMMA_CONSUMERS * 256 * 4)
+#define MMF_WGMMA_MATRICES (MMF_WGMMA_BARRIERS + 256)
+#define MMF_WGMMA_BYTES (MMF_WGMMA_MATRICES + 128)
+
+#endif

@@ -1,0 +1,82 @@
+"""What gemm_wgmma asks of the CUDA driver: tensor maps, clusters, shared memory; on the stand-in driver."""
+
+import numpy as np
+import pytest
+
+import matmul_fused as mf
+from gpu_support import Capture, balance, driver  # noqa: F401
+from matmul_fused.testing import force_kernel
+from stub_cuda import DeviceArray, calls, clear_log, fail_next, fetch
+
+SM_90A = any(arch == "sm_90a" for arch, _, _ in mf._core.device_objects())
+pytestmark = pytest.mark.skipif(not SM_90A, reason="this build has no code for sm_90a")
+
+
+def arrays(m=200, n=264, k=72, offset=0):
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((m + 1) * k).astype(np.float16)[offset : offset + m * k].reshape(m, k)
+    return a, rng.standard_normal((n, k)).astype(np.float16).T
+
+
+def run(a, b, **arguments):
+    with force_kernel("gemm_wgmma"):
+        return mf.matmul_fused(DeviceArray(a), DeviceArray(b), **arguments)
+
+
+def test_maps_are_made_for_every_call():
+    a, b = arrays()
+    for _ in range(3):  # the third finds its plan
+        clear_log()
+        out = fetch(run(a, b, activation="relu"))
+        assert len(calls("cuTensorMapEncodeTiled")) == 3  # A, B, out
+        (launch,) = calls("cuLaunchKernelEx")
+        assert "gemm_wgmma_" in launch
+    assert np.allclose(out, np.maximum(a.astype(float) @ b, 0), rtol=2e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("function", "skip", "kernel"),
+    [
+        ("cuTensorMapEncodeTiled", 0, "gemm_wgmma_128x256x64_f16_nt"),
+        ("cuTensorMapEncodeTiled", 1, "gemm_wgmma_128x256x64_f16_nt"),
+        ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_128x128x64_f16_nt"),
+        ("cuLaunchKernelEx", 0, "gemm_wgmma_128x256x64_f16_nt"),
+        ("cuFuncSetAttribute", 0, "gemm_wgmma_64x128x64_f16_nn"),  # once a kernel: no other test has this one
+    ],
+)
+def test_what_fails_is_named_and_the_next_call_works(function, skip, kernel):
+    a, b = arrays()
+    x, y = DeviceArray(a), DeviceArray(b if kernel.endswith("nt") else np.ascontiguousarray(b))
+    with force_kernel(kernel):
+        fail_next(function, 700, skip)
+        with pytest.raises(mf.DeviceError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
+            mf.matmul_fused(x, y)
+        assert function.removesuffix("Ex") in str(caught.value)
+        assert np.allclose(fetch(mf.matmul_fused(x, y)), a.astype(float) @ b, rtol=2e-3, atol=1e-2)
+
+
+def test_memory_that_a_map_cannot_name_goes_to_another_kernel():
+    a, b = arrays(offset=1)
+    x, y = DeviceArray(a), DeviceArray(b)
+    found = mf.explain(x, y)
+    assert found.family != "gemm_wgmma"
+    assert any("multiples of 16 bytes" in row.reason for row in found.candidates if row.family == "gemm_wgmma")
+    with pytest.raises(NotImplementedError, match="needs A and B at multiples of 16 bytes"):
+        run(a, b)
+
+
+def test_few_rows_share_k_in_a_cluster():
+    a, b = arrays(m=3, n=128, k=4096)
+    with force_kernel("gemm_wgmma_16x128x64_f16_nt"):
+        out = fetch(mf.matmul_fused(DeviceArray(a), DeviceArray(b)))
+    assert calls("cuLaunchKernelEx")[0].startswith("cuLaunchKernelEx(gemm_wgmma_16x128x64_f16_nt, 2, 384")
+    assert np.allclose(out, a.astype(float) @ b, rtol=4e-3, atol=0.2)
+
+
+def test_a_captured_launch_is_only_recorded():
+    a, b = arrays()
+    run(a, b)  # loads the kernel
+    x, y, out = DeviceArray(a), DeviceArray(b), DeviceArray(np.full((200, 264), np.nan, np.float16))
+    with force_kernel("gemm_wgmma"), Capture() as stream:
+        mf.matmul_fused(x, y, out=out, stream=stream.handle)
+    assert np.isnan(out.numpy()).all()
