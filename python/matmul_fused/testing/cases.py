@@ -283,6 +283,8 @@ _TAKES: dict[str, dict[str, tuple[Any, ...]]] = {
         "k": _EIGHTS,
         "prepack": (False,),
         "dtype": ("float16", "bfloat16"),
+        "out_dtype": ("", "float16", "bfloat16"),
+        "preactivation": ("", "float16", "bfloat16"),
         "a_view": ("plain",),
         "b_view": ("plain",),
         "batch": ("", "2", "a", "b"),
