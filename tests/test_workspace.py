@@ -1,21 +1,15 @@
-"""Plans of two launches and a workspace: split-K, on the stand-in CUDA driver and on simulated AMD GPUs.
+"""Plans of two launches and a workspace: split-K, on the stand-in CUDA driver.
 
 The workspace is a call's own: from the allocator of A's library, else from ours, in the order of the call's stream.
 What the kernels compute is for the sweeps.
 """
 
-import gc
-
 import numpy as np
 import pytest
 
-import hipsim
 import matmul_fused as mf
 import stub_cuda
-from gpu_support import Capture, Stream, balance, driver  # noqa: F401
-from gpu_support import in_child as in_stub_child
-from hip_support import account, simulator  # noqa: F401
-from hip_support import in_child as in_hip_child
+from gpu_support import Capture, Stream, balance, driver, in_child  # noqa: F401
 from matmul_fused.testing import force_kernel
 from stub_cuda import DeviceArray, calls, clear_log, fail_next, fetch
 from support import check, draw
@@ -176,7 +170,7 @@ def test_a_capture_takes_a_kernel_without_a_workspace():
 
 
 def test_a_call_loads_the_kernels_of_its_captured_form():
-    in_stub_child("""
+    in_child("""
         from support import draw
         a, b = DeviceArray(draw((3, 8192))), DeviceArray(draw((8192, 13)))
         out = DeviceArray(np.full((3, 13), np.nan, np.float32))
@@ -194,7 +188,7 @@ def test_a_call_loads_the_kernels_of_its_captured_form():
 
 def test_a_driver_without_pools():
     """A given out= is enough: the call takes a kernel without a workspace."""
-    in_stub_child("""
+    in_child("""
         from support import draw
         fail_next("cuDeviceGetAttribute", 1, 5)  # the question for pools: no such attribute
         a, b = DeviceArray(draw((3, 8192))), DeviceArray(draw((8192, 13)))
@@ -267,92 +261,3 @@ def test_a_workspace_that_is_not_aligned(library):
         library.shift = 0
     assert launched() == []
     assert np.isnan(out.view).all()
-
-
-# Simulated AMD GPUs, where work runs late
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_workspaces_on_several_streams(seed):
-    """Memory that goes back too early, or a launch too soon, is a wrong result or a violation."""
-    hipsim.configure(seed=seed)
-    dev = hipsim.Device("gfx942")
-    streams = [dev.stream(), dev.stream(), None]
-    pairs = [(draw((9, 300), seed=i), draw((300, 20), seed=9 + i)) for i in range(6)]
-    with force_kernel("gemm_simt_splitk"):
-        results = [
-            mf.matmul_fused(dev.array(a), dev.array(b), activation="relu", stream=streams[i % 3])
-            for i, (a, b) in enumerate(pairs)
-        ]
-    for (a, b), y in zip(pairs, results, strict=True):
-        check(dev.to_numpy(y), a, b, activation="relu")
-
-
-def test_workspaces_do_not_pile_up():
-    dev = hipsim.Device("gfx942")
-    a, b, out = dev.array(draw((9, 300))), dev.array(draw((300, 20))), dev.empty((9, 20))
-    with force_kernel("gemm_simt_splitk"):
-        live = set()
-        for _ in range(4):
-            mf.matmul_fused(a, b, out=out)
-            gc.collect()
-            dev.synchronize()
-            live.add(dev.report(reset=False).allocations)
-    assert len(live) == 1
-
-
-def test_graphs_with_workspaces_of_a_library():
-    """Two graphs, each with the memory that its library gave it, replayed in turn and at once."""
-    in_hip_child("""
-import sys, types
-from matmul_fused.testing import force_kernel
-dev = hipsim.Device(0)
-pool = [dev.empty((1 << 14,)) for _ in range(4)]  # a capture may not allocate; a graph's memory stays its own
-cupy, cuda = types.ModuleType("cupy"), types.ModuleType("cupy.cuda")
-class ndarray:
-    def __init__(self, array):
-        self.array = array
-        self.data = types.SimpleNamespace(ptr=array.pointer)
-    def __dlpack__(self, **how):
-        return self.array.__dlpack__(**how)
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-current, given = types.SimpleNamespace(ptr=0), []
-def empty(shape, dtype):
-    given.append(shape)
-    return ndarray(pool[len(given) - 1])
-cupy.ndarray, cupy.cuda, cupy.empty = ndarray, cuda, empty
-cuda.get_current_stream = lambda ordinal: current
-cuda.runtime = types.SimpleNamespace(getDevice=lambda: 0)
-sys.modules.update({"cupy": cupy, "cupy.cuda": cuda})
-
-a, b = draw((9, 300)), draw((300, 20))
-x, w = dev.array(a), dev.array(b)
-outs = [dev.empty((9, 20)) for _ in range(2)]
-streams = [dev.stream(), dev.stream()]
-graphs = []
-def call(out, activation, stream):
-    current.ptr = stream.handle
-    mf.matmul_fused(ndarray(x), ndarray(w), out=ndarray(out), activation=activation)
-with force_kernel("gemm_simt_splitk"):
-    for out, activation, stream in zip(outs, ("relu", "silu"), streams):
-        call(out, activation, stream)  # loads
-        dev.synchronize()
-        with dev.capture(stream) as graph:
-            call(out, activation, stream)
-        graphs.append(graph)
-assert given == [(5 * 9 * 20,)] * 4, given
-for seed in (7, 8, 9):
-    hipsim.configure(seed=seed)
-    new = draw(a.shape, seed=seed)
-    hipsim.hip("hipMemcpyAsync", x.pointer, new.ctypes.data, new.nbytes, 1, 0)
-    dev.synchronize()
-    for _ in range(2):
-        for graph, stream in zip(graphs, streams):
-            graph.launch(stream)
-    for out, activation, stream in zip(outs, ("relu", "silu"), streams):
-        check(dev.to_numpy(out, stream=stream), new, b, activation=activation)
-for graph in graphs:
-    graph.destroy()
-dev.assert_clean()
-""")

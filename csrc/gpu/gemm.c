@@ -14,15 +14,20 @@ _Static_assert((int)MMF_GEMM_BATCH == (int)MMF_MAX_BATCH &&
                "the kernel's argument is a field by field copy");
 _Static_assert(sizeof(mmf_gemm_args) <= MMF_ARGUMENT_BYTES, "arguments of a kernel");
 
-bool mmf_gpu_gemm_supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+bool mmf_gpu_gemm_has(const mmf_problem *p, int instance, char *reason)
 {
     mmf_gpu *gpu;
-    int64_t tiles, columns = mmf_problem_gated(p) ? kernel->tile_n / 2 : kernel->tile_n;
     if (mmf_gpu_get(p->device, &gpu)) {
         snprintf(reason, MMF_REASON_TEXT, "%.150s", mmf_error_text());
         return false;
     }
-    if (!mmf_gpu_has_code(gpu, kernel->instance, reason))
+    return mmf_gpu_has_code(gpu, instance, reason);
+}
+
+bool mmf_gpu_gemm_supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+{
+    int64_t tiles, columns = mmf_problem_gated(p) ? kernel->tile_n / 2 : kernel->tile_n;
+    if (!mmf_gpu_gemm_has(p, kernel->instance, reason))
         return false;
     if (__builtin_mul_overflow(mmf_gpu_tiles(p->m, kernel->tile_m), mmf_gpu_tiles(p->n, columns),
                                &tiles) ||

@@ -18,6 +18,9 @@
     (MMF_DTYPE_BIT(MMF_FLOAT32) | MMF_DTYPE_BIT(MMF_FLOAT64) | MMF_DTYPE_BIT(MMF_FLOAT16) |        \
      MMF_DTYPE_BIT(MMF_BFLOAT16))
 
+/* Is there code of an instance for the problem's GPU? False with the reason. */
+bool mmf_gpu_gemm_has(const mmf_problem *problem, int instance, char *reason);
+
 /* Is there code for the GPU, and can a grid count the tiles? */
 bool mmf_gpu_gemm_supports(const mmf_kernel *kernel, const mmf_problem *problem, char *reason);
 

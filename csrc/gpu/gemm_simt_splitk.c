@@ -45,15 +45,8 @@ enum { REDUCTION = MMF_GPU_reduce_splitk_16x64x1_f32_any };
 
 static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
-    mmf_gpu *gpu;
     layout l;
-    if (!mmf_gpu_gemm_supports(kernel, p, reason))
-        return false;
-    if (mmf_gpu_get(p->device, &gpu)) {
-        snprintf(reason, MMF_REASON_TEXT, "%.150s", mmf_error_text());
-        return false;
-    }
-    if (!mmf_gpu_has_code(gpu, REDUCTION, reason))
+    if (!mmf_gpu_gemm_supports(kernel, p, reason) || !mmf_gpu_gemm_has(p, REDUCTION, reason))
         return false;
     if (p->k == 0) {
         snprintf(reason, MMF_REASON_TEXT, "there are no products, so no K to cut");
@@ -73,6 +66,9 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
     w->bytes = 2 * (double)l.bytes; /* written, then read */
     w->launches = 2;
 }
+
+_Static_assert(2 * (sizeof(mmf_gemm_args) + MMF_ARGUMENT_ALIGN) <= MMF_ARGUMENT_BYTES,
+               "the arguments of two launches");
 
 static mmf_gemm_args *arguments_of(const mmf_launch_plan *plan, int launch,
                                    unsigned char *arguments)
@@ -100,7 +96,7 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *problem,
     return MMF_OK;
 }
 
-/* No operand from `first` on. */
+/* Take the operands from `first` to before `end` away. */
 static void clear_operands(mmf_gemm_args *args, int first, int end)
 {
     for (int i = first; i < end; i++) {

@@ -257,6 +257,7 @@ _STRIPS = ((13, 385, 130), (11, 390, 1027), (7, 400, 16600))
 _CHUNKED = ((97, 800, 2049, ""), (97, 399, 2049, "interleaved"), (97, 401, 2049, "pair"))
 _EIGHTS = (8, 16, 24, 64, 72, 128, 136, 256, 264)
 _SMALL = (*(size for size in SIZES if size <= 129), 0)
+_ENDS = (1, 4, 17, 63, 64, 65, 127, 129)  # of its tiles; the kernels that it is made of see all sizes elsewhere
 # One to five pieces of 64 products, which split-K cuts so short a K into; without products it takes no call.
 _PIECES = (1, 63, 64, 65, 127, 129, 257)
 # What the rows of GPU kernels take, and how large a simulated GPU can bear it: the products of a workgroup of gemm_simt
@@ -264,8 +265,8 @@ _PIECES = (1, 63, 64, 65, 127, 129, 257)
 _TAKES: dict[str, dict[str, tuple[Any, ...]]] = {
     "gemm_simt": {"m": _SMALL, "n": _SMALL, "k": _SMALL, "prepack": (False,)},
     "gemm_simt_splitk": {
-        "m": _SMALL,
-        "n": _SMALL,
+        "m": _ENDS,
+        "n": _ENDS,
         "k": _PIECES,
         "dtype": ("float32", "float16", "bfloat16"),
         "prepack": (False,),
