@@ -148,12 +148,12 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
                        const mmf_buffers *buffers, unsigned char *arguments)
 {
     const mmf_launch *launch = &plan->launch[0];
-    const mmf_kernel *kernel = &mmf_gpu_kernels[launch->instance];
-    const mmf_gpu_layout layout = mmf_gpu_instances[launch->instance].layout;
+    const mmf_gpu_instance *row = &mmf_gpu_instances[launch->instance];
+    const mmf_gpu_layout layout = row->layout;
     const bool a_k = layout == MMF_GPU_LAYOUT_NN || layout == MMF_GPU_LAYOUT_NT;
     const bool b_k = layout == MMF_GPU_LAYOUT_NT || layout == MMF_GPU_LAYOUT_TT;
-    const uint32_t a_lines = a_k ? (uint32_t)kernel->tile_m : MMF_WGMMA_LINE;
-    const uint32_t b_lines = b_k ? (uint32_t)kernel->tile_n / 2 : MMF_WGMMA_LINE;
+    const uint32_t a_lines = a_k ? (uint32_t)row->tile_m : MMF_WGMMA_LINE;
+    const uint32_t b_lines = b_k ? (uint32_t)row->tile_n / 2 : MMF_WGMMA_LINE;
     mmf_wgmma_args *args = (mmf_wgmma_args *)(arguments + launch->argument);
     matrix m;
     mmf_gpu *gpu;
@@ -170,7 +170,7 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
         describe_b(p, MMF_B_UP, b_k, &m);
         code = encode(gpu->driver, p, &m, b_lines, buffers->data[MMF_B_UP], &args->b_up);
     }
-    if (!code && kernel->tile_m == TALL_ROWS && args->gemm.epilogue != MMF_EPILOGUE_GENERAL) {
+    if (!code && row->tile_m == TALL_ROWS && args->gemm.epilogue != MMF_EPILOGUE_GENERAL) {
         describe_out(p, &m);
         code = encode(gpu->driver, p, &m, 64, buffers->data[MMF_OUT], &args->out);
     }

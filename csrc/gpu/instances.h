@@ -52,7 +52,7 @@ typedef struct mmf_gpu_instance {
     const char *targets; /* as kernels.def has them: "ALL", "GFX942 | GFX950" */
 } mmf_gpu_instance;
 
-extern const mmf_kernel mmf_gpu_kernels[MMF_GPU_KERNELS];
+extern const mmf_kernel mmf_gpu_kernels[MMF_GPU_KERNELS]; /* in order; not by instance */
 extern const mmf_gpu_instance mmf_gpu_instances[MMF_GPU_INSTANCES];
 
 /* --- the families, one file each --- */
