@@ -9,7 +9,7 @@
  * cmake/isa_flags.cmake leaves out its file. */
 #if defined(__x86_64__)
 #define MMF_CPU_VECTOR_KERNELS(X)                                                                  \
-    X(mmf_cpu_blocked_avx512) X(mmf_cpu_blocked_avx2) X(mmf_cpu_blocked)
+    X(mmf_cpu_blocked_amx) X(mmf_cpu_blocked_avx512) X(mmf_cpu_blocked_avx2) X(mmf_cpu_blocked)
 #else
 #define MMF_CPU_VECTOR_KERNELS(X) X(mmf_cpu_blocked)
 #endif

@@ -3,7 +3,7 @@
  * broadcast of A. Path of a call: see blocked.inc. */
 #define MMF_ROW mmf_cpu_blocked_avx2
 #define MMF_ROW_NAME "cpu_blocked_avx2"
-#define MMF_MISSING (mmf_cpu_has_avx2() ? NULL : "AVX2, FMA and F16C")
+#define MMF_MISSING (mmf_cpu_has_avx2() ? NULL : "AVX2, FMA and F16C, which this CPU lacks")
 #define MMF_GFLOPS 78 /* of a thread, 512 x 512 x 512 on Zen 3 */
 #define MMF_VECTOR_BYTES 32
 #define MMF_MR 6

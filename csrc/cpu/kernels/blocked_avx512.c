@@ -4,7 +4,7 @@
  * registers for B and the broadcast of A. Path of a call: see blocked.inc. */
 #define MMF_ROW mmf_cpu_blocked_avx512
 #define MMF_ROW_NAME "cpu_blocked_avx512"
-#define MMF_MISSING (mmf_cpu_has_avx512() ? NULL : "AVX-512 F, BW, DQ and VL")
+#define MMF_MISSING (mmf_cpu_has_avx512() ? NULL : "AVX-512 F, BW, DQ and VL, which this CPU lacks")
 #define MMF_GFLOPS 115 /* of a thread, 1024 x 1024 x 1024 on a Xeon with AMX */
 #define MMF_VECTOR_BYTES 64
 #define MMF_MR 14
