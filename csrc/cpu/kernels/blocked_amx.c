@@ -14,6 +14,7 @@
 #define MMF_DEPTH(size) 1024
 #define MMF_CACHE_BLOCKS
 #define MMF_BLOCK_N 1024
+#define MMF_LOCAL_M 160
 #define MMF_BLOCK_N_LOCAL 256
 #define MMF_GROUP_COLUMNS 512
 #define MMF_SMALL /* code: what is large is not inlined */

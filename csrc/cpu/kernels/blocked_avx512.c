@@ -12,6 +12,8 @@
 #define MMF_STRIP_UNIT 2
 #define MMF_CACHE_BLOCKS
 #define MMF_BLOCK_N 1024
+#define MMF_LOCAL_M 160
+#define MMF_BLOCK_N_LOCAL 256
 #define MMF_SMALL /* code: what is large is not inlined */
 #define MMF_PLAIN_COLUMNS 256
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* blind to assembly */
