@@ -3,7 +3,10 @@
 #
 # A row: file name without .c, the architecture that can build it, its flags. Elsewhere the file is left out of the
 # build, and `#if defined(__x86_64__)` leaves its kernel out of the list in csrc/cpu/rows.h.
+set(MMF_AVX512 "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512 -ffp-contract=fast -O2")
 set(MMF_ISA_ROWS
+    "blocked_amx|x86_64|${MMF_AVX512} -mamx-tile -mamx-bf16"
+    "blocked_avx512|x86_64|${MMF_AVX512}"
     "blocked_avx2|x86_64|-mavx2 -mfma -mf16c -ffp-contract=fast")
 
 # Set the flags of every row on its source file; drop from the list what this architecture cannot build.
@@ -20,7 +23,7 @@ function(mmf_apply_isa_flags sources)
     else()
       separate_arguments(flags)
       # GCC's second scheduling pass costs the tiles 10 % (measured on Zen 3).
-      list(APPEND flags $<$<C_COMPILER_ID:GNU>:-fno-schedule-insns2>)
+      list(APPEND flags "$<$<C_COMPILER_ID:GNU>:-fno-schedule-insns2;-ftree-vectorize;-fvect-cost-model=dynamic>")
       set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS ${flags})
     endif()
   endforeach()

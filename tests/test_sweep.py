@@ -188,7 +188,7 @@ def test_same_bits_whatever_the_threads(kernel, sweep_seed):
     cases = [case for case in sample(sweep_seed) if case.flops > 200_000 and case not in edges][:40]
     assert len(cases) == 40
     cases += edges
-    compared = 0
+    compared, taken, reason = 0, len(cases), ""
     try:
         for case in cases:
             results = []
@@ -199,16 +199,19 @@ def test_same_bits_whatever_the_threads(kernel, sweep_seed):
                     with force_kernel(kernel):
                         arguments, _ = call_arguments(inputs, NumPyTransfer(), mf)
                         out = mf.matmul_fused(**arguments)
-                except NotImplementedError:
+                except NotImplementedError as refusal:
                     assert kernel, case.id
                     assert not results, f"{case.id}: refused with {count} threads"
+                    taken, reason = taken - 1, str(refusal)
                     break
                 results.append(np.ascontiguousarray(out).view(np.uint8).tobytes())
             assert len(set(results)) <= 1, f"{case.id}: other bits with other numbers of threads"
             compared += len(results) == 4
     finally:
         mf.set_num_threads(threads)
-    assert compared > len(cases) / 2
+    if not taken:
+        pytest.skip(f"{kernel} ran nothing: {reason}")
+    assert compared == taken
 
 
 def test_force_kernel_nests_and_comes_back():

@@ -1,9 +1,11 @@
-/* The templates for float accumulators: T(name) is name_float. Close with real_end.h. Not on the
- * path of a call: sets up the .inc files that follow. */
+/* The templates for float accumulators and packed elements: T(name) is name_float. Close with
+ * real_end.h. Not on the path of a call: sets up the .inc files that follow. */
 #define T(name) name##_float
 #define MMF_REAL float
 #define MMF_REAL_IS_FLOAT
 #define MMF_REAL_DTYPE MMF_FLOAT32
+#define MMF_ELEMENT float /* what panels and strips hold: operands are brought to it once */
+#define MMF_ELEMENT_DTYPE MMF_FLOAT32
 #define MMF_TO_F16 mmf_float_to_f16
 #define MMF_TO_BF16 mmf_float_to_bf16
 #define MMF_NR 16      /* columns of a panel: 64 bytes */

@@ -8,7 +8,8 @@
 /* Every kernel of the CPU, best first: what this architecture cannot build is not in the list, and
  * cmake/isa_flags.cmake leaves out its file. */
 #if defined(__x86_64__)
-#define MMF_CPU_VECTOR_KERNELS(X) X(mmf_cpu_blocked_avx2) X(mmf_cpu_blocked)
+#define MMF_CPU_VECTOR_KERNELS(X)                                                                  \
+    X(mmf_cpu_blocked_amx) X(mmf_cpu_blocked_avx512) X(mmf_cpu_blocked_avx2) X(mmf_cpu_blocked)
 #else
 #define MMF_CPU_VECTOR_KERNELS(X) X(mmf_cpu_blocked)
 #endif

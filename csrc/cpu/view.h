@@ -10,7 +10,9 @@
 #define MMF_TILE_COLUMNS 64
 
 /* The same of a plain epilogue, activation(sum + bias) and no more. */
+#ifndef MMF_PLAIN_COLUMNS
 #define MMF_PLAIN_COLUMNS 512
+#endif
 
 /* Bytes of columns in a panel, on every instruction set: prepacked weights fit all of them. */
 #define MMF_PANEL_BYTES 64

@@ -27,6 +27,14 @@ static inline void set_features(mmf_problem *p)
         p->features |= p->dtype[o] != MMF_ABSENT ? MMF_HAS(o) : 0;
 }
 
+/* Does the row take a problem of these dtypes on this machine? */
+static inline bool takes(const mmf_kernel *row, const mmf_problem *p)
+{
+    char reason[MMF_REASON_TEXT];
+    return (row->operands & MMF_DTYPE_BIT(p->dtype[MMF_A])) &&
+           !(p->features & ~row->family->features) && row->family->supports(row, p, reason);
+}
+
 /* Count a check; the first failures are printed. Returns ok. */
 bool check(bool ok, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -283,11 +283,9 @@ void test_activations(void)
 {
     const char *full =
         getenv("MMF_TEST_EVERY_16TH"); /* a row's name. Minutes: the source of the stated maxima */
-    char reason[MMF_REASON_TEXT];
     const mmf_problem nothing = {0};
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-        if (!rows[r]->family->supports(rows[r], &nothing, reason) ||
-            (full && strcmp(full, rows[r]->name) != 0))
+        if (!takes(rows[r], &nothing) || (full && strcmp(full, rows[r]->name) != 0))
             continue;
         for (int id = 0; id < MMF_ACT_COUNT; id++) {
             float where = 0;
@@ -311,8 +309,21 @@ void test_activations(void)
     }
 }
 
-static void rms_of(const mmf_kernel *row, int64_t m, int64_t n, int64_t k, bool transposed,
-                   bool positive)
+/* Rounded to bfloat16, in the upper halves of the floats. */
+static void narrow(float *values, uint16_t *to, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        bits &= 0xffff0000u;
+        memcpy(&values[i], &bits, sizeof bits);
+        to[i] = (uint16_t)(bits >> 16);
+    }
+}
+
+/* dtype: of A and B, float32 or bfloat16. */
+static void rms_of(const mmf_kernel *row, int dtype, int64_t m, int64_t n, int64_t k,
+                   bool transposed, bool positive)
 {
     float *a = malloc((size_t)(m * k) * 4), *b = malloc((size_t)(n * k) * 4),
           *out = malloc((size_t)(m * n) * 4);
@@ -323,8 +334,13 @@ static void rms_of(const mmf_kernel *row, int64_t m, int64_t n, int64_t k, bool 
     mmf_problem p = {.m = m, .n = n, .k = k, .alpha = 1};
     mmf_buffers buffers = {0};
     memset(p.dtype, MMF_ABSENT, sizeof p.dtype);
-    p.dtype[MMF_A] = p.dtype[MMF_B] = p.dtype[MMF_OUT] = MMF_FLOAT32;
+    p.dtype[MMF_A] = p.dtype[MMF_B] = (uint8_t)dtype, p.dtype[MMF_OUT] = MMF_FLOAT32;
+    uint16_t *narrow_a = malloc((size_t)(m * k) * 2), *narrow_b = malloc((size_t)(n * k) * 2);
     buffers.data[MMF_A] = a, buffers.data[MMF_B] = b, buffers.data[MMF_OUT] = out;
+    if (dtype == MMF_BFLOAT16) {
+        narrow(a, narrow_a, m * k), narrow(b, narrow_b, n * k);
+        buffers.data[MMF_A] = narrow_a, buffers.data[MMF_B] = narrow_b;
+    }
     p.strides[MMF_A] = (mmf_strides){.row = k, .col = 1};
     p.strides[MMF_B] =
         transposed ? (mmf_strides){.row = 1, .col = k} : (mmf_strides){.row = n, .col = 1};
@@ -355,7 +371,7 @@ static void rms_of(const mmf_kernel *row, int64_t m, int64_t n, int64_t k, bool 
     if (getenv("MMF_TEST_VERBOSE"))
         printf("%s: RMS %.3f of the limit, %d x %d x %d %s\n", row->name, rms / limit, (int)m,
                (int)n, (int)k, transposed ? "NT" : "NN");
-    free(a), free(b), free(out);
+    free(a), free(b), free(out), free(narrow_a), free(narrow_b);
 }
 
 /* An infinite product in the first piece of K stays infinite through the compensated sums. */
@@ -388,19 +404,20 @@ static void infinity_of(const mmf_kernel *row)
 void test_accuracy(void)
 {
     static const int depths[] = {16, 24, 32, 64, 127, 384, 500, 1024, 3000, 8192};
-    char reason[MMF_REASON_TEXT];
-    const mmf_problem nothing = {0};
+    mmf_problem plain = {.m = 64, .n = 64, .k = 64};
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-        for (size_t d = 0; rows[r]->family->supports(rows[r], &nothing, reason) &&
-                           d < sizeof depths / sizeof *depths;
-             d++) {
-            rms_of(rows[r], 64, 64, depths[d], false, true);
-            rms_of(rows[r], 8, 512, depths[d], true, true);
-            rms_of(rows[r], 64, 64, depths[d], true, false);
+        const int dtype =
+            rows[r]->operands & MMF_DTYPE_BIT(MMF_FLOAT32) ? MMF_FLOAT32 : MMF_BFLOAT16;
+        plain.dtype[MMF_A] = plain.dtype[MMF_B] = (uint8_t)dtype;
+        if (!takes(rows[r], &plain))
+            continue;
+        for (size_t d = 0; d < sizeof depths / sizeof *depths; d++) {
+            rms_of(rows[r], dtype, 64, 64, depths[d], false, true);
+            rms_of(rows[r], dtype, dtype == MMF_FLOAT32 ? 8 : 16, 512, depths[d], true, true);
+            rms_of(rows[r], dtype, 64, 64, depths[d], true, false);
         }
-        if (rows[r]->family->supports(rows[r], &nothing, reason)) {
-            rms_of(rows[r], 64, 64, 40000, false, true); /* needs the compensated sums */
+        rms_of(rows[r], dtype, 64, 64, 40000, false, true); /* needs the compensated sums */
+        if (dtype == MMF_FLOAT32)
             infinity_of(rows[r]);
-        }
     }
 }

@@ -220,13 +220,11 @@ static void restore(test_case *t)
 static void run_row(test_case *t, const mmf_kernel *row)
 {
     const mmf_problem *p = &t->problem;
-    char reason[MMF_REASON_TEXT];
     mmf_config config;
-    if ((p->packed && !(row->family->features & MMF_HAS(MMF_FEATURE_PACKED))) ||
-        !row->family->supports(row, p, reason))
+    set_features(&t->problem);
+    if (!takes(row, p))
         return;
     mmf_cpu_set_threads(1);
-    set_features(&t->problem);
     row->family->configure(row, p, &config);
     restore(t);
     if (!check(row->family->run(p, &config, &t->at, NULL) == MMF_OK, "%s: status",

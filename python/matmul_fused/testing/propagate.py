@@ -118,6 +118,8 @@ class Step:
             size *= abs(alpha)
             if self.input_unit:
                 extra = extra + size * (2 * self.input_unit)
+            if self.flushes:  # 32 products of a tile are rounded 34 times, to 0 where that is subnormal
+                extra = extra + (k + 8) * (17 / 16) * FORMATS["float32"].least_normal * abs(alpha)
             if self.flushes and (flushed(a_size).any() or flushed(b_size).any()):
                 extra = extra + abs(alpha) * (flushed(a_size) @ b_size + a_size @ flushed(b_size))
         else:

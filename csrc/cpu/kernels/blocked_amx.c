@@ -1,0 +1,22 @@
+/* The blocked row for bfloat16 operands on the tile registers of AMX, everything else in AVX-512.
+ * Sums are float. Compiled with its own flags; nothing here may run before supports(). Path of a
+ * call: see blocked.inc. */
+#define MMF_ROW mmf_cpu_blocked_amx
+#define MMF_ROW_NAME "cpu_blocked_amx"
+#define MMF_MISSING mmf_cpu_lacks_amx()
+#define MMF_PAIRS
+#define MMF_OPERAND_DTYPES MMF_DTYPE_BIT(MMF_BFLOAT16)
+#define MMF_GFLOPS 600 /* of a thread, 1024 x 1024 x 1024 on a Xeon with AMX */
+#define MMF_VECTOR_BYTES 64
+#define MMF_MR 32
+#define MMF_PLACED_MR 0 /* A is always packed */
+#define MMF_DEPTH_UNIT 32
+#define MMF_DEPTH(size) 1024
+#define MMF_CACHE_BLOCKS
+#define MMF_BLOCK_N 1024
+#define MMF_LOCAL_M 160
+#define MMF_BLOCK_N_LOCAL 256
+#define MMF_GROUP_COLUMNS 512
+#define MMF_SMALL /* code: what is large is not inlined */
+#define MMF_PLAIN_COLUMNS 128
+#include "cpu/kernels/blocked.inc"
