@@ -270,6 +270,18 @@ MMF_DEVICE void add_parts(unsigned memory, const some_rows &some, int parts, flo
     }
 }
 
+/* The bias of the tile's columns comes to the last cache while products are summed. */
+MMF_DEVICE void prefetch_bias(const mmf_gemm_args &args, const tile &t)
+{
+    enum { LINE = 128, LINES = row::tile_n * 4 / LINE };
+    const int operand = MMF_GEMM_BIAS + thread_id() / LINES, at = thread_id() % LINES * LINE;
+    if (thread_id() >= (args.gated ? 2 : 1) * LINES || args.dtype[operand] == MMF_GEMM_ABSENT)
+        return;
+    const int size = element_size(args.dtype[operand]);
+    if (args.strides[operand].col == 1 && at < t.cols * size)
+        prefetch(t.matrix(operand) + t.n0 * size + at);
+}
+
 /* One tile, its sums by way of shared memory. */
 MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
 {
@@ -284,6 +296,7 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
     const tile t = turn.take(args, &batch);
     some_rows some = {t.rows, 0};
     place_matrices(args.gemm, t, batch);
+    prefetch_bias(args.gemm, t);
     multiply(args, r, turn, consumer, thread, sum);
     meet_consumers(); /* nobody reads the ring any more */
     const bool parted = SWAPPED && args.cluster_log;

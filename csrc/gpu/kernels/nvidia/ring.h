@@ -99,6 +99,12 @@ MMF_DEVICE void arrive_at(unsigned barrier, unsigned rank)
                  : "memory");
 }
 
+/* The line of memory at an address comes to the last cache. */
+MMF_DEVICE void prefetch(const void *address)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
+}
+
 /* Four floats of another workgroup of the cluster, at the same address. */
 MMF_DEVICE mmf_float4 read_from(unsigned rank, unsigned address)
 {
