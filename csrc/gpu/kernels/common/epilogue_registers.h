@@ -216,7 +216,10 @@ template <class Row, int Threads, int Pitch> struct staged_runs {
         for (int g = 0; g < (args.gated ? 1 : GROUPS); g++) {
             runs.start(args, t, m, n + g * Row::tile_n / GROUPS);
             MMF_ROLLED
-            for (int below = 0; m + below < first + count; below += APART) {
+            for (int below = 0; below < count; below += APART) {
+                /* Where all threads take as many rows, the loop needs no guard. */
+                if (count % APART && m + below >= first + count)
+                    break;
                 const float *const from = lines + (m + below) * Pitch + n;
                 MMF_UNROLL
                 for (int p = 0; p < RUN / 2; p++) {
