@@ -143,6 +143,34 @@ def test_layout_may_be_named():
         assert mf.prepack(B, layout=layout).layout == "panels64"
 
 
+@pytest.mark.parametrize("gate_layout", [None, "halves", "interleaved"])
+@pytest.mark.parametrize("shape", [(1, 2), (31, 16), (64, 34), (1027, 66)])
+def test_pairs_of_bfloat16(shape, gate_layout):
+    """Layout "pairs64": copied back as it was; where AMX is, right for any number of rows."""
+    B = draw(shape, "bfloat16")
+    packed = mf.prepack(B, gate_layout=gate_layout, layout="pairs64")
+    assert packed.layout == "pairs64"
+    assert same_bits(to_numpy(packed.unpack()), B)
+    activation = "swiglu" if gate_layout else "relu"
+    lacks = dict(mf.explain(draw((17, shape[0]), "bfloat16"), B).refused).get("cpu_blocked_amx", "")
+    for m in (1, 2, 5, 16, 17, 50):
+        A = draw((m, shape[0]), "bfloat16")
+        if lacks.startswith(("needs AMX", "disabled")):
+            with pytest.raises(
+                NotImplementedError, match="cpu_blocked: reads prepacked weights of layout panels64 only"
+            ):
+                mf.matmul_fused(A, packed, None, activation)
+            continue
+        got = mf.matmul_fused(A, packed, None, activation)
+        assert mf.explain(A, packed, None, activation).kernel == "cpu_blocked_amx"
+        check(got, A, B, None, activation, gate_layout=gate_layout)
+
+
+def test_pairs_hold_bfloat16_only():
+    with pytest.raises(ValueError, match='layout "pairs64" holds bfloat16 only, but B is float32'):
+        mf.prepack(draw((4, 4)), layout="pairs64")
+
+
 def test_sources_of_every_library():
     B, A = draw((7, 6)), draw((5, 7))
     wanted = mf.matmul_fused(A, B)
@@ -230,7 +258,12 @@ PACKED = {name: mf.prepack(B32, gate_layout=name) for name in GATES}
             'unknown gate_layout "thirds"; it is halves, halves_up_first or',
         ),
         ((B32,), {"gate_layout": 2}, TypeError, "gate_layout must be None or a str, got int"),
-        ((B32,), {"layout": "tiles"}, ValueError, 'unknown layout "tiles"; on the CPU it is "auto" or "panels64"'),
+        (
+            (B32,),
+            {"layout": "tiles"},
+            ValueError,
+            'unknown layout "tiles"; on the CPU it is "auto", "panels64" or "pairs64"',
+        ),
         ((B32,), {"layout": None}, TypeError, "layout must be a str"),
         ((B32,), {"gates": 1}, TypeError, r"prepack\(\) got an unexpected keyword argument 'gates'"),
         ((B32, "halves"), {}, TypeError, r"prepack\(\) takes at most 1 positional argument"),

@@ -55,7 +55,8 @@
     "\n" \
     "B            (K, N), any strides, float32, float64, float16 or bfloat16; it is copied. Or a pair (gate, up)\n" \
     "gate_layout  where gate and up columns lie in one weight for a gated activation, as in matmul_fused\n" \
-    "layout       \"auto\" or the name of a packed layout of B's device: \"panels64\" on the CPU\n" \
+    "layout       \"auto\" or the name of a packed layout of B's device: \"panels64\" on the\n" \
+    "             CPU, or \"pairs64\", of bfloat16, for CPUs with AMX alone\n" \
     "\n" \
     "Raises what matmul_fused raises for B; ValueError for an unknown layout or an odd number of gated columns;\n" \
     "NotImplementedError for more than two axes."

@@ -47,7 +47,7 @@ static mmf_packed *new_packed(mmf_state *state, const mmf_tensor *weight, mmf_ga
 {
     int64_t streams = gate == MMF_GATE_NONE ? 1 : 2, limit;
     if (__builtin_add_overflow(weight->shape[1], 64, &limit) ||
-        __builtin_mul_overflow(weight->shape[0] + 1, limit, &limit) ||
+        __builtin_mul_overflow(weight->shape[0] + 32, limit, &limit) ||
         __builtin_mul_overflow(limit, 64, &limit)) /* a broadcast view may be that large */
         return (mmf_packed *)raise_no_memory(state, weight, 0);
     int64_t bytes =
@@ -104,7 +104,7 @@ static PyObject *pack_matrix(mmf_state *state, const mmf_tensor *weight, mmf_gat
     int layout = 0;
     mmf_status status = check_weight(weight, gate);
     if (!status)
-        status = mmf_prepack_layout(weight->device, layout_name, &layout);
+        status = mmf_prepack_layout(weight->device, weight->dtype, layout_name, &layout);
     if (status)
         return mmf_raise(state, status);
     mmf_packed *self = new_packed(state, weight, gate, layout);
@@ -135,9 +135,9 @@ static PyObject *pack_pair(mmf_state *state, const mmf_tensor *gate, const mmf_t
                           mmf_shape_text(2, gate->shape, shapes[0]), mmf_dtypes[gate->dtype].name,
                           mmf_shape_text(2, up->shape, shapes[1]), mmf_dtypes[up->dtype].name);
     if (!status)
-        status = mmf_prepack_layout(gate->device, layout_name, &layout);
+        status = mmf_prepack_layout(gate->device, gate->dtype, layout_name, &layout);
     if (!status)
-        status = mmf_prepack_layout(up->device, layout_name, &layout);
+        status = mmf_prepack_layout(up->device, up->dtype, layout_name, &layout);
     if (status)
         return mmf_raise(state, status);
     mmf_tensor both = *gate;

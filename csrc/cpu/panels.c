@@ -1,5 +1,5 @@
-/* Prepacked weights, layout "panels64". Path of a call: mf.prepack() and PackedMatrix.unpack(),
- * through the binding. */
+/* Prepacked weights, layouts "panels64" and "pairs64". Path of a call: mf.prepack() and
+ * PackedMatrix.unpack(), through the binding. */
 #include <string.h>
 
 #include "cpu/convert.h"
@@ -68,4 +68,49 @@ void mmf_cpu_unpack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *pa
         unpack_panels_float(dtype, k, n, panels, row, col, data);
     else
         unpack_panels_16(k, n, panels, row, col, data);
+}
+
+/* Of layout "pairs64": k of a panel, and element (k, j) of a panel. */
+static int64_t padded_depth(int64_t k)
+{
+    return (k + 31) / 32 * 32;
+}
+
+static int64_t pair_at(int64_t k, int64_t j)
+{
+    return (k / 2 * PANEL_FLOATS + j) * 2 + k % 2;
+}
+
+int64_t mmf_cpu_pairs_bytes(mmf_dtype dtype, int64_t k, int64_t n)
+{
+    (void)dtype;
+    return (n + PANEL_FLOATS - 1) / PANEL_FLOATS * padded_depth(k) * PANEL_FLOATS * 2;
+}
+
+void mmf_cpu_pack_pairs(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
+                        int64_t col, void *panels)
+{
+    const uint16_t *from = data;
+    uint16_t *to = panels;
+    (void)dtype;
+    for (int64_t first = 0; first < n; first += PANEL_FLOATS)
+        for (int64_t i = 0; i < padded_depth(k); i += 2, to += 2 * PANEL_FLOATS)
+            for (int64_t j = 0; j < PANEL_FLOATS; j++)
+                for (int64_t odd = 0; odd < 2; odd++)
+                    to[2 * j + odd] = first + j < n && i + odd < k
+                                          ? from[(i + odd) * row + (first + j) * col]
+                                          : 0;
+}
+
+void mmf_cpu_unpack_pairs(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row,
+                          int64_t col, void *data)
+{
+    const uint16_t *from = panels;
+    uint16_t *to = data;
+    (void)dtype;
+    for (int64_t first = 0; first < n;
+         first += PANEL_FLOATS, from += padded_depth(k) * PANEL_FLOATS)
+        for (int64_t i = 0; i < k; i++)
+            for (int64_t j = 0; j < PANEL_FLOATS && first + j < n; j++)
+                to[i * row + (first + j) * col] = from[pair_at(i, j)];
 }

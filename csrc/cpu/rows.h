@@ -24,6 +24,10 @@ MMF_CPU_KERNELS(X)
  * padded with zeros. */
 #define MMF_CPU_PANELS64 1
 
+/* Layout id 2, "pairs64", of bfloat16, for the AMX kernel: panels of 16 columns as [k /
+ * 2][column][2], which end in zeros up to a multiple of 32 k. */
+#define MMF_CPU_PAIRS64 2
+
 /* Bytes that the panels of a K x N weight take, a multiple of 64. */
 int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n);
 
@@ -34,6 +38,13 @@ void mmf_cpu_pack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *data
 /* The reverse, into element strides (row, col) at data. */
 void mmf_cpu_unpack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row,
                            int64_t col, void *data);
+
+/* The same of layout "pairs64"; dtype is bfloat16. */
+int64_t mmf_cpu_pairs_bytes(mmf_dtype dtype, int64_t k, int64_t n);
+void mmf_cpu_pack_pairs(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
+                        int64_t col, void *panels);
+void mmf_cpu_unpack_pairs(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row,
+                          int64_t col, void *data);
 
 /* Names of the instruction sets found that kernels use, "avx2 fma f16c" (empty: none). */
 const char *mmf_cpu_features(void);

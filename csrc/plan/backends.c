@@ -15,28 +15,37 @@ _Static_assert(MMF_HOST_THREADS == MMF_MAX_THREADS, "the pool's limit");
 /* The prepacked layouts by id: a name, and the functions of the back end that reads it. */
 static const struct {
     const char *name;
+    uint32_t dtypes; /* MMF_DTYPE_BIT() of those that it holds */
     int64_t (*bytes)(mmf_dtype dtype, int64_t k, int64_t n);
     void (*pack)(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row, int64_t col,
                  void *packed);
     void (*unpack)(mmf_dtype dtype, int64_t k, int64_t n, const void *packed, int64_t row,
                    int64_t col, void *data);
 } layouts[] = {
-    [MMF_CPU_PANELS64] = {"panels64", mmf_cpu_panels_bytes, mmf_cpu_pack_panels,
+    [MMF_CPU_PANELS64] = {"panels64", UINT32_MAX, mmf_cpu_panels_bytes, mmf_cpu_pack_panels,
                           mmf_cpu_unpack_panels},
+    [MMF_CPU_PAIRS64] = {"pairs64", MMF_DTYPE_BIT(MMF_BFLOAT16), mmf_cpu_pairs_bytes,
+                         mmf_cpu_pack_pairs, mmf_cpu_unpack_pairs},
 };
 
-mmf_status mmf_prepack_layout(mmf_device device, const char *name, int *layout)
+mmf_status mmf_prepack_layout(mmf_device device, mmf_dtype dtype, const char *name, int *layout)
 {
-    const char *best = layouts[MMF_CPU_PANELS64].name;
     char text[24];
     if (device.type != MMF_CPU)
         return mmf_fail(MMF_NOT_IMPLEMENTED,
                         "B is on %s; prepack works on the CPU only in this version",
                         mmf_device_name(device, text));
-    if (strcmp(name, "auto") && strcmp(name, best))
+    *layout = strcmp(name, "auto") ? 0 : MMF_CPU_PANELS64;
+    for (int i = MMF_CPU_PANELS64; i <= MMF_CPU_PAIRS64; i++)
+        if (strcmp(name, layouts[i].name) == 0)
+            *layout = i;
+    if (!*layout)
         return mmf_fail(MMF_VALUE_ERROR,
-                        "unknown layout \"%s\"; on the CPU it is \"auto\" or \"%s\"", name, best);
-    *layout = MMF_CPU_PANELS64;
+                        "unknown layout \"%s\"; on the CPU it is \"auto\", \"%s\" or \"%s\"", name,
+                        layouts[MMF_CPU_PANELS64].name, layouts[MMF_CPU_PAIRS64].name);
+    if (!(layouts[*layout].dtypes & MMF_DTYPE_BIT(dtype)))
+        return mmf_fail(MMF_VALUE_ERROR, "layout \"%s\" holds bfloat16 only, but B is %s",
+                        layouts[*layout].name, mmf_dtypes[dtype].name);
     return MMF_OK;
 }
 

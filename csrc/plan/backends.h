@@ -11,7 +11,7 @@
 
 /* The id of a prepacked layout by name ("auto": the device's best), or VALUE_ERROR /
  * NOT_IMPLEMENTED. */
-mmf_status mmf_prepack_layout(mmf_device device, const char *name, int *layout);
+mmf_status mmf_prepack_layout(mmf_device device, mmf_dtype dtype, const char *name, int *layout);
 const char *mmf_prepack_layout_name(int layout);
 
 /* Bytes that a K x N weight takes in a layout. */

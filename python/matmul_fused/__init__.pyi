@@ -314,7 +314,8 @@ def prepack(
 
     B: 2-D, any strides, one of the four dtypes; it is copied. A pair (gate, up) of one shape and dtype becomes one
     PackedMatrix with "halves". gate_layout: where the gate and up columns lie, if one weight holds both. layout:
-    "auto", or the name of a packed layout of B's device ("panels64" on the CPU).
+    "auto", or the name of a packed layout of B's device ("panels64" on the CPU, or "pairs64", of bfloat16, for CPUs
+    with AMX alone).
 
     Raises what matmul_fused raises for B; ValueError for an unknown layout or an odd number of gated columns;
     NotImplementedError for a B of more than two axes.

@@ -261,16 +261,20 @@ static void make_products(test_case *t, bool gated)
     mmf_problem *p = &t->problem;
     const int dtype = random_below(4), kind = random_below(5), a_kind = random_below(6);
     const bool shared = random_below(2);
-    p->packed = p->k > 0 && random_below(5) == 0 ? MMF_CPU_PANELS64 : 0;
+    const bool pairs = dtype == MMF_BFLOAT16 && random_below(2);
+    p->packed = p->k == 0 || random_below(5) > 0 ? 0 : pairs ? MMF_CPU_PAIRS64 : MMF_CPU_PANELS64;
     make_operand(t, MMF_A, dtype, p->m, p->k, a_kind == 5 ? 0 : a_kind, false);
     for (int s = 0; s < (gated ? 2 : 1); s++) {
         const int b = MMF_B + s;
         make_operand(t, b, dtype, p->k, p->n, kind, shared || p->packed);
         if (p->packed) {
-            t->panels[s] =
-                aligned_alloc(64, (size_t)mmf_cpu_panels_bytes((mmf_dtype)dtype, p->k, p->n));
-            mmf_cpu_pack_panels((mmf_dtype)dtype, p->k, p->n, t->at.data[b], p->strides[b].row,
-                                p->strides[b].col, t->panels[s]);
+            const bool in_pairs = p->packed == MMF_CPU_PAIRS64;
+            const int64_t bytes = (in_pairs ? mmf_cpu_pairs_bytes
+                                            : mmf_cpu_panels_bytes)((mmf_dtype)dtype, p->k, p->n);
+            t->panels[s] = aligned_alloc(64, (size_t)bytes);
+            (in_pairs ? mmf_cpu_pack_pairs : mmf_cpu_pack_panels)((mmf_dtype)dtype, p->k, p->n,
+                                                                  t->at.data[b], p->strides[b].row,
+                                                                  p->strides[b].col, t->panels[s]);
             t->at.data[b] = t->panels[s];
         }
     }
