@@ -51,7 +51,7 @@ def test_what_fails_is_named_and_the_next_call_works(function, skip, kernel):
         fail_next(function, 700, skip)
         with pytest.raises(mf.DeviceError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
             mf.matmul_fused(x, y)
-        assert function.removesuffix("Ex") in str(caught.value)
+        assert function in str(caught.value)
         assert np.allclose(fetch(mf.matmul_fused(x, y)), a.astype(float) @ b, rtol=2e-3, atol=1e-2)
 
 

@@ -34,6 +34,7 @@ typedef struct mmf_device_facts {
     X(FUNCTION_ATTRIBUTE, "hipFuncSetAttribute", "cuFuncSetAttribute")                             \
     X(TENSOR_MAP, "", "cuTensorMapEncodeTiled")                                                    \
     X(LAUNCH, "hipModuleLaunchKernel", "cuLaunchKernel")                                           \
+    X(LAUNCH_CLUSTER, "", "cuLaunchKernelEx")                                                      \
     X(CAPTURING, "hipStreamIsCapturing", "cuStreamIsCapturing")                                    \
     X(POINTER, "hipPointerGetAttributes", "cuPointerGetAttribute")                                 \
     X(STREAM_DEVICE, "hipStreamGetDevice", "cuStreamGetCtx")                                       \

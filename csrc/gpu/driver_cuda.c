@@ -274,6 +274,8 @@ bool mmf_driver_cuda_open(mmf_driver *d, char *reason, size_t size)
     d->vendor = "CUDA";
     d->launch = launch;
     d->allow_shared = cu.function_attribute ? allow_shared : NULL;
+    if (!cu.launch_ex || !cu.function_attribute) /* kernels that take maps need both */
+        d->encode_tensor_map = NULL;
     d->read_version = read_version;
     d->facts = facts;
     d->enter = enter;

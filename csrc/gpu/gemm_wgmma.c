@@ -11,13 +11,14 @@
 
 _Static_assert(sizeof(mmf_wgmma_args) <= MMF_ARGUMENT_BYTES, "arguments of a kernel");
 
-/* Tensor copies: coordinates are 32 bits, an outer stride is below 2^40 bytes and, like the
- * address, a multiple of 16. Sizes here are of elements of 16 bits. */
 enum { TALL_ROWS = 128 };                  /* see gemm_wgmma.hip */
 enum { MAX_SPLIT_LOG = 3, MIN_STEPS = 4 }; /* the largest portable cluster; steps of k in a part */
-enum { RUN = 8, MAX_STRIDE = 1 << 30, MAX_SIZE = INT32_MAX - 1024 };
+enum { GFLOPS = 5700 };                    /* of a compute unit: 8192^3 on an H200 */
 
-enum { GFLOPS = 5700 }; /* of a compute unit: 8192^3 on an H200 */
+/* Tensor copies: coordinates are 32 bits, an outer stride is below 2^40 bytes and, like the
+ * address, a multiple of 16. Sizes here are of elements of 16 bits. */
+enum { RUN = 8, MAX_SIZE = INT32_MAX - 1024 };
+#define MAX_STRIDE (INT64_C(1) << 38)
 
 /* A matrix as a tensor of batches of lines: line i of a batch begins `pitch` elements after line
  * i - 1. */
@@ -30,19 +31,24 @@ static bool strided(int64_t pitch)
     return pitch > 0 && pitch <= MAX_STRIDE && pitch % RUN == 0;
 }
 
-/* A matrix whose lines have stride `unit`; false: no tensor describes it. */
+/* A matrix of `lines` lines, whose `length` elements are `unit` apart; false: no tensor describes
+ * it. Where there is one line or one matrix, the distance to the next is free. Each stride is a
+ * multiple of the one before it, as the driver's documentation asks. */
 static bool describe(const mmf_problem *p, int operand, int64_t length, int64_t unit, int64_t lines,
                      int64_t pitch, matrix *to)
 {
     const int64_t batches = p->batch_ndim ? p->batch_shape[0] : 1;
-    const int64_t batch_pitch = p->batch_ndim ? p->strides[operand].batch[0] : 0;
-    /* Of one line, or of one matrix, the distance to the next does not count. */
-    const int64_t whole = (length + RUN - 1) / RUN * RUN;
-    const bool one = lines == 1, same = batches == 1 || batch_pitch == 0;
-    *to = (matrix){length, lines, one ? whole : pitch, same ? 1 : batches,
-                   same ? whole : batch_pitch};
+    const int64_t stride = p->batch_ndim ? p->strides[operand].batch[0] : 0;
+    const bool one = lines == 1, same = batches == 1 || stride == 0;
+    const int64_t free = same ? (length + RUN - 1) / RUN * RUN : stride;
+    to->length = length;
+    to->lines = lines;
+    to->pitch = one ? free : pitch;
+    to->batches = same ? 1 : batches;
+    to->batch_pitch = same ? to->pitch : stride;
     return (unit == 1 || length == 1) && (one || pitch >= length) && strided(to->pitch) &&
-           strided(to->batch_pitch) && p->offset[operand] % 16 == 0;
+           strided(to->batch_pitch) && to->batch_pitch % to->pitch == 0 &&
+           p->offset[operand] % 16 == 0;
 }
 
 /* A or B with the k, or the other index, of a line next to each other. */
@@ -98,12 +104,13 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
     if (!mmf_gpu_gemm_supports(kernel, p, reason))
         return false;
     if (mmf_gpu_get(p->device, &gpu) || !gpu->driver->encode_tensor_map) {
-        snprintf(reason, MMF_REASON_TEXT, "needs tensor maps, which this driver lacks: CUDA 12.0");
+        snprintf(reason, MMF_REASON_TEXT, "needs tensor maps: a driver of CUDA 12.0 or later");
         return false;
     }
     if (p->k == 0 || p->batch_ndim > 1) {
-        snprintf(reason, MMF_REASON_TEXT, "takes %s",
-                 p->k == 0 ? "K from 1 on" : "one batch axis, or several that lie as one");
+        snprintf(reason, MMF_REASON_TEXT, "%s",
+                 p->k == 0 ? "needs products: K from 1 on, and alpha that is not 0"
+                           : "takes one batch axis, or several that lie as one");
         return false;
     }
     /* The instruction truncates its sums: 3 u of the sum for each 16 products of float16 that have
@@ -115,15 +122,15 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
                  "16 bits");
         return false;
     }
-    if (p->m > MAX_SIZE || p->n > MAX_SIZE || p->k > MAX_SIZE) {
-        snprintf(reason, MMF_REASON_TEXT, "takes M, N and K up to %d", MAX_SIZE);
+    if (p->m > MAX_SIZE || p->n > MAX_SIZE || p->k > MAX_SIZE || mmf_gpu_batches(p) > MAX_SIZE) {
+        snprintf(reason, MMF_REASON_TEXT, "takes M, N, K and a batch up to %d", MAX_SIZE);
         return false;
     }
     const mmf_gpu_layout layout = layout_of(p), own = mmf_gpu_instances[kernel->instance].layout;
     if (layout == MMF_GPU_LAYOUT_ANY)
         snprintf(reason, MMF_REASON_TEXT,
                  "needs A and B at multiples of 16 bytes, each with stride 1 along one matrix axis "
-                 "and a multiple of 8 along the other");
+                 "and multiples of 8 along the other and the batch");
     else if (layout != own)
         snprintf(reason, MMF_REASON_TEXT, "is for the layout %s, A and B are %s",
                  mmf_gpu_layout_names[own], mmf_gpu_layout_names[layout]);
@@ -135,13 +142,13 @@ static int encode(const mmf_driver *driver, const mmf_problem *p, const matrix *
                   void *address, mmf_tensor_map *map)
 {
     enum { FLOAT16 = 6, BFLOAT16 = 9 }; /* CUtensorMapDataType */
-    enum { NO_INTERLEAVE, NO_FILL = 0, SWIZZLE_128 = 3, /* CUtensorMap... */ PROMOTE_256 = 3 };
+    enum { NO_INTERLEAVE, ZERO_FILL = 0, SWIZZLE_128 = 3, /* CUtensorMap... */ PROMOTE_256 = 3 };
     const uint64_t sizes[] = {(uint64_t)m->length, (uint64_t)m->lines, (uint64_t)m->batches};
     const uint64_t strides[] = {(uint64_t)m->pitch * 2, (uint64_t)m->batch_pitch * 2};
     const uint32_t box[] = {MMF_WGMMA_LINE, lines, 1}, steps[] = {1, 1, 1};
     return driver->encode_tensor_map(map, p->dtype[MMF_A] == MMF_FLOAT16 ? FLOAT16 : BFLOAT16, 3,
                                      address, sizes, strides, box, steps, NO_INTERLEAVE,
-                                     SWIZZLE_128, PROMOTE_256, NO_FILL);
+                                     SWIZZLE_128, PROMOTE_256, ZERO_FILL);
 }
 
 static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
@@ -198,17 +205,15 @@ typedef struct tile_time {
 } tile_time;
 
 static const tile_time times[] = {
-    {128, 256, 0.60, 0.69, 6, 3},
-    {128, 128, 0.33, 0.40, 4, 2},
-    {64, 128, 0.30, 0.40, 2.5, 2.5},
-    {16, 128, 0.27, 0.31, 2, 2},
+    {128, 256, 0.60, 0.69, 6, 3}, {128, 128, 0.33, 0.40, 4, 2}, {64, 128, 0.30, 0.40, 2.5, 2.5},
+    {16, 128, 0.27, 0.31, 2, 2},  {0, 0, 1, 1, 6, 6}, /* any other */
 };
 
 static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
     const tile_time *t = times;
     const double units = mmf_gpu_units(p->device);
-    while (t->tile_m != kernel->tile_m || t->tile_n != kernel->tile_n)
+    while (t->tile_m && (t->tile_m != kernel->tile_m || t->tile_n != kernel->tile_n))
         t++;
     const int log = kernel->tile_m < TALL_ROWS && w->tiles < units
                         ? split_log(kernel, p, (int64_t)w->tiles)
@@ -220,6 +225,7 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
     const double step = t->alone + (t->busy - t->alone) * share;
     const double seconds =
         1e-6 * (turns * steps * step + t->first + (turns - 1) * t->later + 0.3 * log);
+    /* The time is given as one tile whose operations take as long. */
     w->tiles = 1;
     w->tile_flops = seconds * 1e9 * GFLOPS;
 }
@@ -233,7 +239,7 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     mmf_launch *launch = mmf_launch_plan_add(plan, kernel->instance, sizeof(mmf_wgmma_args));
     mmf_wgmma_args *args = mmf_launch_argument(plan, launch);
     const bool swapped = kernel->tile_m < TALL_ROWS;
-    const bool in_registers = describe_out(p, &m);
+    const bool in_registers = swapped || describe_out(p, &m);
     mmf_gpu_gemm_arguments(kernel->instance, p, !in_registers || config->general_epilogue,
                            &args->gemm);
     const int log =
@@ -244,6 +250,7 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     args->cluster_log = (uint32_t)log;
     args->a_batched = p->batch_ndim && p->strides[MMF_A].batch[0] != 0;
     args->b_batched = p->batch_ndim && p->strides[MMF_B].batch[0] != 0;
+    args->b_up_batched = p->batch_ndim && p->strides[MMF_B_UP].batch[0] != 0;
     plan->bind = bind;
     launch->cluster = (uint32_t)cluster;
     launch->overlaps = true;
@@ -255,7 +262,7 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     }
     /* As many as run at once; each takes one tile after the other. */
     const int64_t at_once = mmf_gpu_units(p->device) / cluster * cluster;
-    if (launch->grid_x > at_once)
+    if (launch->grid_x > at_once && at_once > 0)
         launch->grid_x = at_once;
 }
 

@@ -104,10 +104,14 @@ mmf_status mmf_launch_plan_run(const mmf_problem *problem, const mmf_config *con
     if (status)
         return status;
     int code = 0;
+    mmf_driver_call call = MMF_CALL_LAUNCH;
     status = plan->bind(plan, problem, buffers, arguments);
-    for (int i = 0; !status && !code && i < plan->launches; i++)
-        code = enqueue(gpu->driver, functions[i], &plan->launch[i],
-                       arguments + plan->launch[i].argument, buffers->stream);
+    for (int i = 0; !status && !code && i < plan->launches; i++) {
+        const mmf_launch *launch = &plan->launch[i];
+        call = launch->cluster ? MMF_CALL_LAUNCH_CLUSTER : MMF_CALL_LAUNCH;
+        code = enqueue(gpu->driver, functions[i], launch, arguments + launch->argument,
+                       buffers->stream);
+    }
     gpu->driver->leave(&scope);
-    return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_LAUNCH, gpu->ordinal) : status;
+    return code ? mmf_driver_fail(gpu->driver, code, call, gpu->ordinal) : status;
 }

@@ -14,7 +14,7 @@ typedef struct mmf_launch {
     uint16_t argument;
     uint32_t dynamic_bytes; /* of LDS or shared memory, besides the row's static ones */
     uint32_t cluster;       /* workgroups of a cluster along x; 0: no clusters */
-    bool overlaps;          /* may begin before the kernel before it in the stream is done */
+    bool overlaps;          /* may begin before the kernel before it is done; only with clusters */
     uint32_t grid_y, grid_z;
     /* Workgroups along x. More than MMF_MAX_GRID are several launches, where first says at which
      * offset of the argument the index of their first workgroup stands, an int64; 0: nowhere. */

@@ -192,7 +192,10 @@ template <int Dtype, int Columns> struct fragment_epilogue {
     /* The warpgroup, and no other. */
     __attribute__((device, always_inline)) void meet() const
     {
-        asm volatile("bar.sync %0, 128;" ::"r"(2 + consumer) : "memory");
+        if (consumer)
+            named_barrier<3, 128>();
+        else
+            named_barrier<2, 128>();
     }
 
     __attribute__((device, always_inline)) void store_chunk(float (&sum)[SUMS], int chunk,
@@ -200,7 +203,9 @@ template <int Dtype, int Columns> struct fragment_epilogue {
     {
         const unsigned buffer = stores + chunk % 2 * MMF_WGMMA_STORE_BYTES;
         const int lane = thread % 32, line = thread / 32 * 16 + lane % 16;
-        if (thread == 0)
+        if (thread == 0 && chunk == 0)
+            wait_for_stores<0>(); /* the last tile's newest store may be from either buffer */
+        else if (thread == 0)
             wait_for_stores<1>();
         meet();
         MMF_UNROLL

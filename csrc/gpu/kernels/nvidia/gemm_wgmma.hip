@@ -153,6 +153,7 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
         const tile t = turn.take(args, &batch);
         const int m = (int)t.m0, n = (int)t.n0;
         const int a_batch = args.a_batched ? batch : 0, b_batch = args.b_batched ? batch : 0;
+        const int up_batch = (gated ? args.b_up_batched : args.b_batched) ? batch : 0;
         MMF_ROLLED
         for (int k = turn.k_begin; k < turn.k_end; k += row::tile_k) {
             const unsigned full = r.full + 8 * r.stage;
@@ -170,9 +171,15 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
                 load_half(args, args.b, b, full, n, k, b_batch);
             if (second)
                 load_half(args, gated ? args.b_up : args.b, b + HALF_BYTES, full,
-                          gated ? n : n + HALF_N, k, b_batch);
+                          gated ? n : n + HALF_N, k, up_batch);
             r.advance();
         }
+    }
+    /* Workgroups of the cluster say of every stage that it is empty: this one stays as long. */
+    MMF_ROLLED
+    for (int i = 0; i < STAGES; i++) {
+        wait_for(r.empty + 8 * r.stage, r.parity);
+        r.advance();
     }
 }
 

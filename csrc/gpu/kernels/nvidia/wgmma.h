@@ -42,7 +42,7 @@ MMF_DEVICE void wait_for_all_but_one()
 #define MMF_D16(d, i) MMF_D4(d, i), MMF_D4(d, i + 4), MMF_D4(d, i + 8), MMF_D4(d, i + 12)
 #define MMF_D64(d, i) MMF_D16(d, i), MMF_D16(d, i + 16), MMF_D16(d, i + 32), MMF_D16(d, i + 48)
 
-/* sum = sum + A B, or A B; only: whether sums that were there count. */
+/* add_to(): sum = A B, plus what was in sum if add is not 0. */
 template <int Columns, int Dtype, bool AAlongK, bool BAlongK> struct products;
 
 #define MMF_D8(d, i) MMF_D4(d, i), MMF_D4(d, i + 4)

@@ -19,7 +19,7 @@ typedef struct mmf_wgmma_args {
     mmf_gemm_args gemm;
     mmf_tensor_map a, b, b_up, out;
     unsigned cluster_log;
-    unsigned char a_batched, b_batched;
+    unsigned char a_batched, b_batched, b_up_batched;
 } mmf_wgmma_args;
 
 /* Elements of 16 bits. A swizzled line is 128 bytes: MMF_WGMMA_LINE elements. */

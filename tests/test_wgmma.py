@@ -1,0 +1,94 @@
+"""gemm_wgmma on a GPU that has it (--device cuda): more tiles than workgroups, batches, pairs, padded lines.
+
+The cases of the sweep are smaller than what a data centre GPU computes at once; here a workgroup takes several tiles.
+"""
+
+import dataclasses
+import os
+
+import pytest
+
+import matmul_fused as mf
+from matmul_fused.testing import Case, force_kernel, run_case
+from matmul_fused.testing.devices import DeviceTransfer
+
+DEVICE = os.environ["MMF_TEST_DEVICE"]
+pytestmark = [pytest.mark.device, pytest.mark.skipif(not DEVICE.startswith("cuda"), reason="no real NVIDIA GPU")]
+
+TURNS = [  # tile, case
+    ("128x128x64_f16_nt", Case(51200, 64, 8, dtype="float16", activation="swiglu", gate_layout="halves", bias="row")),
+    ("128x128x64_bf16_nt", Case(51200, 72, 8, dtype="bfloat16", activation="silu", bias="row")),
+    ("128x256x64_bf16_nt", Case(25601, 320, 64, dtype="bfloat16", activation="gelu", bias="column")),
+    ("128x256x64_f16_nt", Case(25700, 456, 136, dtype="float16", c="full", beta=0.7)),
+    ("128x256x64_f16_nt", Case(25601, 64, 72, dtype="float16", preactivation="float16", activation="relu")),
+    ("64x128x64_f16_nt", Case(40000, 72, 264, dtype="float16", activation="silu", bias="row")),
+    ("16x128x64_bf16_nt", Case(4001, 264, 136, dtype="bfloat16", activation="relu")),
+]
+
+
+@pytest.fixture(scope="module")
+def torch():
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(16, 16, dtype=torch.float16, device=DEVICE)
+    if not any(row.family == "gemm_wgmma" and not row.reason for row in mf.explain(x, x).candidates):
+        pytest.skip("this GPU has no gemm_wgmma")
+    return torch
+
+
+@pytest.mark.parametrize(("tile", "case"), TURNS, ids=lambda value: getattr(value, "id", value))
+def test_workgroups_take_turns(torch, tile, case, sweep_seed):
+    for layout in ("NT", "NN"):
+        kernel = f"gemm_wgmma_{tile.rpartition('_')[0]}_{layout.lower()}"
+        run_case(dataclasses.replace(case, layout=layout), sweep_seed, kernel=kernel, xp=DeviceTransfer(DEVICE))
+
+
+def draw(torch, *shape, scale=1.0):
+    return (torch.randn(*shape, device=DEVICE) * scale).to(torch.bfloat16)
+
+
+def compare(torch, got, want):
+    assert not torch.isnan(got).any()
+    torch.testing.assert_close(got.double(), want, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("tile", ["128x256x64", "128x128x64", "64x128x64", "16x128x64"])
+@pytest.mark.parametrize("batched", ["both", "a", "b"])
+def test_many_matrices(torch, tile, batched):
+    torch.manual_seed(1)
+    a = draw(torch, *([200] if batched != "b" else []), 70, 136)
+    b = draw(torch, *([200] if batched != "a" else []), 72, 136, scale=0.1)
+    with force_kernel(f"gemm_wgmma_{tile}_bf16_nt"):
+        compare(torch, mf.matmul_fused(a, b.mT), a.double() @ b.mT.double())
+
+
+@pytest.mark.parametrize("tile", ["128x256x64", "128x128x64", "64x128x64", "16x128x64"])
+@pytest.mark.parametrize("expanded", ["gate", "up", "none"])
+def test_a_pair_of_which_one_is_the_same_for_all(torch, tile, expanded):
+    torch.manual_seed(2)
+    a = draw(torch, 5, 70, 136)
+    weights = [draw(torch, 5, 72, 136, scale=0.1) for _ in range(2)]
+    if expanded != "none":
+        i = ("gate", "up").index(expanded)
+        weights[i] = weights[i][:1].expand(5, 72, 136)
+    gate, up = (w.mT for w in weights)
+    with force_kernel(f"gemm_wgmma_{tile}_bf16_nt"):
+        got = mf.matmul_fused(a, (gate, up), activation="swiglu")
+    compare(torch, got, torch.nn.functional.silu(a.double() @ gate.double()) * (a.double() @ up.double()))
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_padded_lines(torch, layout):
+    torch.manual_seed(3)
+    a = draw(torch, 256, 256)[:136, :72] if layout[0] == "n" else draw(torch, 256, 256)[:72, :136].mT
+    b = draw(torch, 256, 256, scale=0.1)[:72, :200] if layout[1] == "n" else draw(torch, 256, 256)[:200, :72].mT
+    out = torch.full((136, 256), float("nan"), device=DEVICE, dtype=torch.bfloat16)
+    with force_kernel(f"gemm_wgmma_128x128x64_bf16_{layout}"):
+        mf.matmul_fused(a, b, activation="relu", out=out[:, :200])
+    compare(torch, out[:, :200], (a.double() @ b.double()).relu())
+    assert torch.isnan(out[:, 200:]).all()
+
+
+def test_batches_that_no_map_describes_go_elsewhere(torch):
+    a, b = draw(torch, 70, 2, 136).transpose(0, 1), draw(torch, 72, 136, scale=0.1)
+    assert mf.explain(a, b.T).family in ("gemm_wgmma", "gemm_simt", "gemm_simt_splitk")
+    compare(torch, mf.matmul_fused(a, b.T), a.double() @ b.T.double())
