@@ -87,7 +87,7 @@ def use_threads():
         for thread in threads:
             thread.join()
     for kernel in mf.info().kernels:
-        with mf.testing.force_kernel(kernel):
+        with mf.testing.force_kernel(f"{kernel}, cpu_blocked"):  # of another dtype, of another machine
             mf.matmul_fused(A, B)
 
 
