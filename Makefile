@@ -6,11 +6,12 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 # A Python to use; empty: the first that will do.
 PYTHON ?=
-# More arguments for pytest, for tests/hipsim/parts.py, for the benches, for tools/wheel_try.py.
+# More arguments for pytest, for tests/hipsim/parts.py, the benches, tools/wheel_try.py, bench/instructions.py.
 PYTEST ?=
 PARTS ?=
 BENCH ?=
 WHEEL ?=
+COUNT ?=
 # What was given of the fuzzer's settings (tests/fuzz/run.py says what they are).
 FUZZ = $(foreach name,FUZZ_SEED FUZZ_CALLS FUZZ_CALL FUZZ_JOBS,$(if $($(name)),$(name)=$($(name))))
 
@@ -18,11 +19,11 @@ STAMPS := $(VENV)/stamps
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WERROR := $(if $(CI),-C cmake.define.MMF_WERROR=ON)
-PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find cmake csrc python/matmul_fused -not -name '*.pyc' -not -path '*/__pycache__*')
+PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find licenses cmake csrc python/matmul_fused -not -name '*.pyc' -not -path '*/__pycache__*')
 C_SOURCES := $(shell find csrc tests/c tests/stub_cuda tests/hipsim -name '*.[ch]' -o -name '*.inc')
 PYTHON_SOURCES := python tests tools bench
 
-.PHONY: help install demo test test-full simulate sanitize fuzz wheel aarch64 bench bench-cpu results lint format clean torch
+.PHONY: help install demo test test-full simulate sanitize fuzz wheel instructions release tag pages aarch64 bench bench-cpu results lint format clean torch
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -64,6 +65,20 @@ wheel: $(STAMPS)/wheel ## the wheels, into dist/; checked, and tried on every Py
 	$(BIN)/python tools/wheel_build.py
 	$(BIN)/python -m pytest --full tests/test_wheel.py
 	$(BIN)/python tools/wheel_try.py $(WHEEL)
+
+instructions: $(STAMPS)/wheel $(STAMPS)/test ## counted instructions beside bench/instructions.json; COUNT=--write renews it
+	$(BIN)/python tools/wheel_build.py x86_64
+	$(BIN)/python bench/instructions.py $(COUNT)
+	$(BIN)/python -m pytest --full tests/test_instructions.py
+
+pages: $(STAMPS)/install ## the API as HTML, from the docstrings, into build/pages
+	$(BIN)/python tools/pages.py
+
+release: $(STAMPS)/wheel ## what is published of HEAD, into dist/release: built twice, compared, checked, tried (10 minutes)
+	$(BIN)/python tools/release.py
+
+tag: $(STAMPS)/wheel ## the tag of the version, if dist/release was made of HEAD
+	$(BIN)/python tools/release.py tag
 
 aarch64: $(STAMPS)/wheel ## the C tests for aarch64, under emulation
 	emulator=$$(sh tools/qemu_aarch64.sh build/qemu) && ZIG=$$($(BIN)/python tools/wheel_build.py zig) \

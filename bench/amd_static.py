@@ -167,21 +167,26 @@ def disassemble(arch: str, code: bytes, address: int) -> list[Instruction]:
     return found
 
 
-def hot_loop(instructions: list[Instruction]) -> Loop:
+def loop_of(body: list[Instruction]) -> Loop:
+    units = Counter(next(u for u, p in {**UNITS, "other": ""}.items() if re.match(p, i.name)) for i in body)
+    cycles = sum(MATRIX_CYCLES.get(i.name.removesuffix("_1k"), 0) for i in body if i.name.startswith("v_mfma"))
+    return Loop(len(body), dict(units), cycles)
+
+
+def hot_body(instructions: list[Instruction]) -> list[Instruction]:
+    """Instructions of the hot loop."""
     index = {instruction.address: i for i, instruction in enumerate(instructions)}
     loops = sorted(
         (index[i.target], at) for at, i in enumerate(instructions) if i.target is not None and i.target <= i.address
     )
     innermost = [a for a in loops if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
-    best = Loop()
-    for first, last in innermost:
-        body = instructions[first : last + 1]
-        units = Counter(next(u for u, p in {**UNITS, "other": ""}.items() if re.match(p, i.name)) for i in body)
-        cycles = sum(MATRIX_CYCLES.get(i.name.removesuffix("_1k"), 0) for i in body if i.name.startswith("v_mfma"))
-        loop = Loop(len(body), dict(units), cycles)
-        if loop.rank > best.rank:
-            best = loop
-    return best
+    bodies = [instructions[first : last + 1] for first, last in innermost]
+    return max(bodies, key=lambda body: loop_of(body).rank, default=[])
+
+
+def code_of(arch: str, image: bytes) -> list[Instruction]:
+    text = ELFFile(io.BytesIO(image)).get_section_by_name(".text")
+    return disassemble(arch, text.data(), text["sh_addr"])
 
 
 def facts_of(arch: str, kernel: str, image: bytes) -> Facts:
@@ -192,8 +197,7 @@ def facts_of(arch: str, kernel: str, image: bytes) -> Facts:
     if [entry[".name"] for entry in metadata] != [kernel]:
         raise ValueError(f"{arch} {kernel}: the object holds {[entry['.name'] for entry in metadata]}")
     entry = metadata[0]
-    text = elf.get_section_by_name(".text")
-    instructions = disassemble(arch, text.data(), text["sh_addr"])
+    instructions = code_of(arch, image)
     return Facts(
         arch=arch,
         kernel=kernel,
@@ -211,7 +215,7 @@ def facts_of(arch: str, kernel: str, image: bytes) -> Facts:
         code=sum(i.size for i in instructions),
         forbidden=sorted({i.name for i in instructions if FORBIDDEN.match(i.name)}),
         compiler=re.search(rb"clang version [^\0]*", elf.get_section_by_name(".comment").data())[0].decode(),
-        loop=hot_loop(instructions),
+        loop=loop_of(hot_body(instructions)),
     )
 
 

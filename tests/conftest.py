@@ -123,7 +123,13 @@ def pytest_report_header(config: Any) -> str:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Tests that need a real GPU, or a simulated one, are not part of other runs."""
-    kinds = {"test_cuda.py": "cuda", "test_wgmma.py": "cuda", "test_mutants.py": "hip", "test_large.py": "hip"}
+    kinds = {
+        "test_cuda.py": "cuda",
+        "test_wgmma.py": "cuda",
+        "test_mma.py": "cuda",
+        "test_mutants.py": "hip",
+        "test_large.py": "hip",
+    }
     needs = kinds.get(collection_path.name, "")
     return None if config.getoption("device").startswith(needs) else True
 

@@ -1,9 +1,10 @@
 """The table of exact error texts that test_errors.py checks and docs/errors.md shows."""
 
+NUMBERS = "an array; bias, C and multiply may be real numbers, other operands have axes"
 DTYPES = "matmul_fused takes float32, float64, float16 and bfloat16"
 
 # (section, call, exception and text). f is matmul_fused; A is (5, 7), B (7, 6), out (5, 6), all float32; t is A in
-# torch. Rows with torch or jax in the call need that library.
+# torch. Rows with torch, jax or scipy in the call need that library.
 ROWS: list[tuple[str, str, str]] = [
     ("Arguments", "f(A)", "TypeError: matmul_fused() missing required argument 'B' (pos 2)"),
     (
@@ -18,10 +19,29 @@ ROWS: list[tuple[str, str, str]] = [
     ),
     ("Arguments", "f(A, B, A=A)", "TypeError: matmul_fused() got multiple values for argument 'A'"),
     ("Arrays", "f([[1.0]], B)", "TypeError: A is a list, not an array; pass np.asarray(A)"),
-    ("Arrays", "f(A, 3.0)", "TypeError: B is a float, not an array; pass np.asarray(B)"),
-    ("Arrays", "f(A, B, 1)", "TypeError: bias is a int, not an array; pass np.asarray(bias)"),
-    ("Arrays", "f(np.float32(1), B)", "TypeError: A is a float32, not an array; pass np.asarray(A)"),
-    ("Arrays", "f(ArrayProtocolOnly(), B)", "TypeError: A is a ArrayProtocolOnly, not an array; pass np.asarray(A)"),
+    ("Arrays", "f(A, 3.0)", f"TypeError: B is a float, not {NUMBERS}"),
+    ("Arrays", "f(A, B, True)", "TypeError: bias is a bool; pass a number or an array"),
+    ("Arrays", "f(A, B, C=np.bool_(1))", "TypeError: C is a bool; pass a number or an array"),
+    ("Arrays", "f(A, B, 1j)", f"TypeError: bias is a complex, not {NUMBERS}"),
+    ("Arrays", "f(A, B, 10**400)", "ValueError: bias is too large for a float"),
+    ("Arrays", "f(A, B, out=1.0)", f"TypeError: out is a float, not {NUMBERS}"),
+    ("Arrays", "f(np.float32(1), B)", "TypeError: A is a numpy.float32, not an array; pass np.asarray(A)"),
+    (
+        "Arrays",
+        "f(ArrayProtocolOnly(), B)",
+        "TypeError: A is a test_errors.ArrayProtocolOnly, not an array; pass np.asarray(A)",
+    ),
+    (
+        "Arrays",
+        "f({}, B)",
+        "TypeError: A is a dict, not an array; pass one of NumPy, torch, JAX or another library with __dlpack__",
+    ),
+    ("Arrays", "f(array.array('f', [1]), B)", "TypeError: A is an array.array, not an array; pass np.asarray(A)"),
+    (
+        "Arrays",
+        "f(scipy.sparse.csr_array(A), B)",
+        "TypeError: A is a scipy.sparse._csr.csr_array, which is sparse; pass A.toarray()",
+    ),
     (
         "Arrays",
         "f(np.ma.array(A), B)",
@@ -87,8 +107,20 @@ ROWS: list[tuple[str, str, str]] = [
     ),
     (
         "Shapes",
-        "f(A, A)",
-        "ValueError: A (5, 7) and B (5, 7) do not match: K is the last axis of A and the last but one of B",
+        "f(A, square)",
+        "ValueError: A (5, 7) and B (5, 5) do not match: K is the last axis of A and the last but one of B",
+    ),
+    (
+        "Shapes",
+        "f(A, B.T)",
+        "ValueError: A (5, 7) and B (6, 7) do not match: K is the last axis of A and the last but one of B; "
+        "an (N, K) weight? pass B.T",
+    ),
+    (
+        "Shapes",
+        "f(A, (B.T, B.T), None, 'swiglu')",
+        "ValueError: A (5, 7) and B (6, 7) do not match: K is the last axis of A and the last but one of B; "
+        "(N, K) weights? pass (B[0].T, B[1].T)",
     ),
     (
         "Shapes",
@@ -175,7 +207,7 @@ ROWS: list[tuple[str, str, str]] = [
     (
         "Scale factors",
         "f(A, B, alpha=np.ones(1))",
-        "TypeError: alpha must be a float, an int or a real NumPy scalar, got ndarray",
+        "TypeError: alpha must be a float, an int or a real NumPy scalar, got numpy.ndarray",
     ),
     (
         "Scale factors",
@@ -190,7 +222,7 @@ ROWS: list[tuple[str, str, str]] = [
     (
         "Scale factors",
         "f(A, B, alpha=np.timedelta64(2))",
-        "TypeError: alpha must be a float, an int or a real NumPy scalar, got timedelta64",
+        "TypeError: alpha must be a float, an int or a real NumPy scalar, got numpy.timedelta64",
     ),
     ("Scale factors", "f(A, B, alpha=10**400)", "ValueError: alpha is too large for a float"),
     (
@@ -201,34 +233,73 @@ ROWS: list[tuple[str, str, str]] = [
     (
         "Activations",
         "f(A, B, activation='relu\\0x')",
-        'ValueError: unknown activation "relu\\x00x", did you mean "relu"? Known: ' + "{names}",
+        'ValueError: unknown activation "relu\\x00x". Known: ' + "{names}",
+    ),
+    (
+        "Activations",
+        "f(A, B, activation='relu7')",
+        'ValueError: unknown activation "relu7". Known: ' + "{names}",
     ),
     (
         "Activations",
         "f(A, B, activation=len)",
-        "TypeError: activation must be None, a name or a tuple (name, parameters...), got builtin_function_or_method",
+        "TypeError: activation must be None, a name, a tuple (name, parameters...), or a function or module of torch "
+        "or jax that is one of them, got builtin_function_or_method",
     ),
+    (
+        "Activations",
+        "f(A, B, activation=torch.nn.SiLU)",
+        "TypeError: activation is the class SiLU; pass an instance, SiLU(), or a name",
+    ),
+    (
+        "Activations",
+        "f(A, B, activation=torch.nn.Softplus(2))",
+        "ValueError: activation is a torch.nn.Softplus with beta=2; matmul_fused has it with 1 alone",
+    ),
+    ("Activations", "f(A, B, activation=('relu6', 1))", "ValueError: activation relu6 takes 0 parameters, got 1"),
     ("Activations", "f(A, B, activation=())", "ValueError: activation is an empty tuple; pass (name, parameters...)"),
     ("Activations", "f(A, B, activation=('relu', 1))", "ValueError: activation relu takes 0 parameters, got 1"),
     (
         "Activations",
         "f(A, B, activation=('elu', '1'))",
-        "TypeError: activation: parameter 1 of elu must be a float, an int or a real NumPy scalar, got str",
+        "TypeError: activation: alpha of elu must be a float, an int or a real NumPy scalar, got str",
     ),
     (
         "Activations",
         "f(A, B, activation=('elu', float('nan')))",
-        "ValueError: activation: parameter 1 of elu must be a number, got nan",
+        "ValueError: activation: alpha of elu must be a number, got nan",
     ),
     (
         "Activations",
         "f(A, B, activation='clamp')",
-        'ValueError: activation clamp needs its bounds: ("clamp", low, high)',
+        'ValueError: activation clamp needs its parameters: ("clamp", low, high)',
     ),
     (
         "Activations",
         "f(A, B, activation=('swiglu_oai', -1))",
         "ValueError: activation swiglu_oai: its limit must not be negative, got -1",
+    ),
+    (
+        "Activations",
+        "f(A, B, activation=('celu', 0))",
+        "ValueError: activation celu: its alpha must be positive, got 0",
+    ),
+    (
+        "Activations",
+        "f(A, B, activation=('swiglu', 7, 1, 0, 2))",
+        "ValueError: activation swiglu takes 3 parameters, got 4",
+    ),
+    (
+        "Gates",
+        "f(A, B, activation='mul_and_silu', gate_layout='halves')",
+        "ValueError: gate_layout is halves, but the activation is swiglu with gate_layout halves_up_first by its name; "
+        'drop gate_layout or pass "swiglu"',
+    ),
+    (
+        "Gates",
+        "f(A, (B, B), activation='silu_and_mul')",
+        "ValueError: the activation is swiglu with gate_layout halves by its name, but B is a pair (gate, up); "
+        'pass "swiglu"',
     ),
     (
         "Gates",
@@ -353,6 +424,12 @@ ROWS: list[tuple[str, str, str]] = [
     ),
     ("torch", "f(torch.complex(t, t).conj().imag, B)", "ValueError: A has its negative bit set; pass A.resolve_neg()"),
     ("torch", "f(t.to(torch.complex64).conj(), B)", f"TypeError: A has dtype complex64; {DTYPES}"),
+    (
+        "torch",
+        "torch.fx.symbolic_trace(lambda x: f(x, B))",
+        "TypeError: A is a torch.fx.proxy.Proxy, which stands for A while torch.fx traces; call matmul_fused on "
+        "tensors",
+    ),
     ("torch", "f(t.to_sparse(), B)  # torch", "TypeError: A is a sparse tensor; pass .to_dense()"),
     ("torch", "f(t.to_sparse_csr(), B)  # torch", "TypeError: A is a sparse tensor; pass .to_dense()"),
     ("torch", "f(t.to_mkldnn(), B)  # torch", "TypeError: A is an MKL-DNN tensor; pass .to_dense()"),
@@ -388,14 +465,29 @@ ROWS: list[tuple[str, str, str]] = [
     (
         "torch",
         "f(dispatching_subclass, B)  # torch",
-        "TypeError: A is a Dispatching, a torch.Tensor subclass with its own __torch_dispatch__; pass a plain "
-        "torch.Tensor",
+        "TypeError: A is a test_errors.Dispatching, a torch.Tensor subclass with its own __torch_dispatch__; pass a "
+        "plain torch.Tensor",
     ),
     (
         "JAX",
         "jax.jit(lambda x: f(x, B))(A)",
-        "TypeError: A is a JAX tracer; call matmul_fused outside jax.jit and other transformations "
-        "(matmul_fused.jax will serve those)",
+        "TypeError: A is a JAX tracer, which has no values; call matmul_fused outside jax.jit, vmap and grad, or "
+        "through jax.pure_callback",
+    ),
+    (
+        "JAX",
+        "f(jax.ShapeDtypeStruct((5, 7), 'float32'), B)",
+        "TypeError: A is a jax.ShapeDtypeStruct, which is the shape of A without its values; pass an array",
+    ),
+    (
+        "JAX",
+        "f(A, jax.random.split(jax.random.key(0), 7))",
+        "TypeError: B is an array of JAX PRNG keys, which are no numbers",
+    ),
+    (
+        "JAX",
+        "f((lambda x: (x.delete(), x)[1])(jax.numpy.ones((5, 7))), B)",
+        "ValueError: A is a deleted jax.Array (donated, or after delete()); pass a live one",
     ),
     ("JAX", "f(A, B, out=jax.numpy.zeros((5, 6)))", "ValueError: out is read-only; pass a writable array"),
     ("Threads", "mf.set_num_threads(0)", "ValueError: n must be from 1 to 1024, got 0"),

@@ -9,44 +9,22 @@ import numpy as np
 import pytest
 
 import matmul_fused as mf
-from matmul_fused.testing import Case, expect
+from activation_points import argument, describe, worst_ratio
+from matmul_fused.testing import expect
 from matmul_fused.testing.cases import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
-from matmul_fused.testing.formulas import resolve
+from matmul_fused.testing.formulas import ALIASES, GATED, GATED_ALIASES, PRESETS, resolve
 from matmul_fused.testing.propagate import magnitude
 from matmul_fused.testing.reference import assert_close
-from matmul_fused.testing.rounding import FORMATS, numpy_dtype, overflow_as, widen
+from matmul_fused.testing.rounding import FORMATS, numpy_dtype
 
-NAMES = [name for name in PLAIN_ACTIVATIONS if name not in ("none", "swish")]
+NAMES = [name for name in PLAIN_ACTIVATIONS if name != "none"]
 CHUNK = 1 << 18
-
-
-def argument(name):
-    return Case(1, 1, 1, activation=name).activation_argument
 
 
 def through(z, name, **how):
     """The activation of a 1-D array, by a product over nothing."""
     empty = np.zeros((1, 0), z.dtype)
     return mf.matmul_fused(empty, np.zeros((0, z.size), z.dtype), z, argument(name), **how)[0]
-
-
-def worst_ratio(z, name):
-    """The greatest error / (8 u |exact| + 4 L u |z|) over the points, where it is, and its error in u |exact|."""
-    dtype = z.dtype.name
-    form = FORMATS[dtype]
-    got = widen(through(z, name), np.dtype(np.longdouble if dtype == "float64" else np.float64))
-    _, row, parameters = resolve(argument(name))
-    with np.errstate(all="ignore"):
-        wide = widen(z, got.dtype)
-        exact = overflow_as(row.f(wide, *parameters), dtype)
-        slope = row.lipschitz(wide, np.zeros(()), *parameters)
-        allowed = 8 * form.unit * np.abs(exact) + 4 * slope * form.unit * np.abs(wide) + 4 * form.least
-        error = np.abs(got - exact)
-        same = (got == exact) | (np.isnan(got) & np.isnan(exact))
-        ratio = np.where(same, 0, np.where(np.isfinite(error) & np.isfinite(allowed), error / allowed, np.inf))
-    at = int(np.argmax(ratio))
-    units = error[at] / (form.unit * abs(exact[at])) if ratio[at] else 0.0
-    return float(ratio[at]), z[at], got[at], exact[at], float(units)
 
 
 @pytest.mark.timeout(900)
@@ -57,18 +35,10 @@ def test_float32_points(name, full_run, accounts):
     with np.errstate(all="ignore"):
         for start in range(0, 1 << 32, step * CHUNK):
             bits = np.arange(start, min(start + step * CHUNK, 1 << 32), step, dtype=np.uint64)
-            worst = max(worst, worst_ratio(bits.astype(np.uint32).view(np.float32), name), key=lambda x: x[0])
+            z = bits.astype(np.uint32).view(np.float32)
+            worst = max(worst, worst_ratio(z, through(z, name), name), key=lambda x: x[0])
     describe(accounts, name, "float32", worst)
     assert worst[0] <= 1, f"at z = {worst[1]!r}: got {worst[2]!r}, exact {worst[3]!r}, {worst[0]:.3g} times the bound"
-
-
-def describe(accounts, name, dtype, worst):
-    row = {"activation": name, "dtype": dtype, "ratio": worst[0]}
-    if worst[0]:
-        row |= {"z": float(worst[1]), "got": float(worst[2]), "exact": float(worst[3]), "error_in_u": worst[4]}
-    accounts.record("activations", row)
-    where = f" at z = {worst[1]!s}" if worst[0] else ""
-    accounts.say("activations: greatest error / (8 u |exact| + 4 L u |z|)", f"{name} {dtype}: {worst[0]:.3f}{where}")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,7 +48,7 @@ def test_float64_points(name, accounts):
         rng.integers(0, 1 << 64, 20_000, dtype=np.uint64).view(np.float64),
         rng.standard_normal(20_000) * np.exp2(rng.integers(-20, 7, 20_000)),
     ])  # fmt: skip
-    worst = worst_ratio(z, name)
+    worst = worst_ratio(z, through(z, name), name)
     describe(accounts, name, "float64", worst)
     assert worst[0] <= 1, f"at z = {worst[1]!r}: got {worst[2]!r}, exact {worst[3]!r}, {worst[0]:.3g} times the bound"
 
@@ -103,7 +73,7 @@ LIMITS = [3.4028235e38, -3.4028235e38, 3.0, -3.0, 20.0, 20.000002, 88.8, -88.8, 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", NAMES)
 def test_special_values(name, dtype):
-    """What is not finite and zeros: the very value. Subnormals: to the last unit of the format."""
+    """What is not finite, and zeros that stay zeros: the very value. Others: to the last units of the format."""
     _, row, parameters = resolve(argument(name))
 
     def exact(z):
@@ -112,10 +82,12 @@ def test_special_values(name, dtype):
 
     z = np.array(SPECIAL, dtype)
     want, got = exact(z), through(z, name)
-    same = ~np.isfinite(z) | (z == 0)
+    same = ~np.isfinite(z) | ((z == 0) & (want == 0))
     np.testing.assert_array_equal(got[same], want[same])
-    least = FORMATS[dtype].least if dtype == "float32" else 1e-320
-    np.testing.assert_allclose(got, want, rtol=4 * FORMATS[dtype].unit, atol=least)
+    unit, least = FORMATS[dtype].unit, FORMATS[dtype].least if dtype == "float32" else 1e-320
+    z, got, want = z[~same].astype(np.longdouble), got[~same], want[~same]
+    slope = row.lipschitz(z, np.zeros(()), *parameters)
+    assert (np.abs(got - want) <= 4 * unit * (np.abs(want) + slope * (np.abs(z) + row.shift)) + least).all()
     far = np.array(LIMITS, dtype)
     np.testing.assert_allclose(through(far, name), exact(far), rtol=2e-6, atol=1e-5 if dtype == "float32" else 1e-13)
 
@@ -149,5 +121,21 @@ def test_gates_over_their_range(name):
 
 
 def test_every_name_of_the_library_is_tested():
-    known = {resolve(argument(name))[0] for name in (*PLAIN_ACTIVATIONS, *GATED_ACTIVATIONS)} | {"swish"}
-    assert known - {"none"} == {*mf.activations, *mf.gated_activations} - {"none"}
+    known = {resolve(argument(name))[0] for name in (*PLAIN_ACTIVATIONS, *GATED_ACTIVATIONS)}
+    names = known | {*ALIASES, *GATED_ALIASES, *PRESETS} - {name for name, meant in ALIASES.items() if meant == "none"}
+    assert names - {"none"} == {*mf.activations, *mf.gated_activations}
+
+
+@pytest.mark.parametrize("name", [*ALIASES, *PRESETS, *GATED_ALIASES])
+def test_an_alias_is_the_same_function(name):
+    """Bit by bit, in any case, in the gate layout that it means."""
+    z = np.random.default_rng(13).standard_normal(2000).astype(np.float32) * 4
+    for spelling in (name, name.upper()):
+        meant, layout = GATED_ALIASES.get(name, (PRESETS.get(name, ALIASES.get(name)), None))
+        usual = GATED[meant].usual if layout else ()
+        spec = (spelling, *usual) if usual else spelling
+        empty, none = np.zeros((1, 0), np.float32), np.zeros((0, z.size), np.float32)
+        got = mf.matmul_fused(empty, none, z, spec)
+        np.testing.assert_array_equal(
+            got, mf.matmul_fused(empty, none, z, (meant, *usual) if usual else meant, gate_layout=layout)
+        )

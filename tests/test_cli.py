@@ -1,6 +1,7 @@
-"""`python -m matmul_fused info | check | bench`, with rich and without."""
+"""`python -m matmul_fused` and its commands, with rich and without."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -35,6 +36,41 @@ def test_info():
     assert ", ".join(mf.info().kernels) in done.stdout
 
 
+def test_help_without_a_command():
+    done = command()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(name in done.stdout for name in ("info", "check", "bench", "activations", "report"))
+
+
+def test_version():
+    assert command("--version").stdout == f"matmul_fused {mf.__version__}\n"
+
+
+def test_activations():
+    text = command("activations").stdout
+    for name, _, formula, source, parameters, aliases in mf._core.activation_table()[1:]:
+        line = next(line for line in text.splitlines() if f'"{name}"' in line)
+        assert all(word in line for word in (formula, source, *(p for p, _ in parameters), *aliases)), line
+
+
+def test_report(tmp_path):
+    path = tmp_path / "report.txt"
+    call = "np.ones((4, 8), 'f4'), np.ones((3, 8), 'f4'), activation='gelu'"
+    assert command("report", "--output", path, "--call", call).returncode == 0
+    text = path.read_text()
+    assert "an (N, K) weight? pass B.T" in text
+    assert str(mf.info().version) in text
+    assert command("report", "--output", path, "--call", call.replace("(3, 8)", "(8, 3)")).returncode == 0
+    assert "modelled" in path.read_text()
+
+
+def test_info_names_the_instruction_sets():
+    text = command("info").stdout
+    used = mf.info().cpu_features
+    assert f"{used or 'none'} used by kernels; not used: " in text
+    assert not set(used.split()) & set(mf.info().cpu_unused.split())
+
+
 def test_info_for_a_reader_that_has_seen_enough(tmp_path):
     """`info --objects DIR | head`: no traceback, and the objects are written."""
     arguments = [sys.executable, "-m", "matmul_fused", "info", "--objects", str(tmp_path)]
@@ -64,7 +100,9 @@ def test_check(tmp_path, rich):
 def test_check_of_one_kernel(capsys):
     kernel = mf.info().kernels[-1]
     assert cli.main(["check", "--quick", "--kernel", kernel]) == 0
-    assert f"cases on each of {kernel}; seed 0" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert f"cases on each of {kernel}; seed 0" in text
+    assert re.search(r"^OK: all of \d+ runs; \d+ were refused by their kernel$", text, re.MULTILINE)
 
 
 def test_check_fails_loudly(capsys, monkeypatch):
@@ -76,6 +114,7 @@ def test_check_fails_loudly(capsys, monkeypatch):
     text = capsys.readouterr().out
     assert "AssertionError: out is wrong\nrepeat: matmul_fused.testing.run_case(Case.parse('" in text
     assert "more; --json FILE writes them all" in text
+    assert re.search(r"^FAILED: (\d+) of \1 runs;", text, re.MULTILINE)
 
 
 def test_check_that_checks_nothing_fails(capsys, monkeypatch):

@@ -424,7 +424,7 @@ def test_exchange_api_output_fails(mode: str, error: type[Exception], text: str)
     library = make_library(**{mode: True})
     with pytest.raises(error, match=text):
         mf.matmul_fused(library(A), B)
-    assert library.deleted == (1 if mode == "to_object_fails" else 0)
+    assert library.deleted == 0  # a library that makes no object has taken the memory over all the same
 
 
 # --- mf.Array as a producer ---

@@ -5,8 +5,10 @@ The table is docs/errors.md; `python tests/test_errors.py` writes it anew.
 
 from __future__ import annotations
 
+import array
 import importlib.util
 import pathlib
+import re
 import sys
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 import matmul_fused as mf
 from error_rows import ROWS
+from matmul_fused.testing.formulas import ACTIVATIONS, GATED
 
 HERE = pathlib.Path(__file__).parent
 TABLE = HERE.parent / "docs" / "errors.md"
@@ -80,6 +83,7 @@ def make_namespace(call: str) -> dict[str, Any]:
         "misaligned": np.ndarray((5, 7), np.float32, raw.data, 1, (28, 4)),
         "as_strided": np.lib.stride_tricks.as_strided,
         "ArrayProtocolOnly": ArrayProtocolOnly,
+        "array": array,
     }
     if "torch" in call:
         names |= torch_objects()
@@ -89,18 +93,22 @@ def make_namespace(call: str) -> dict[str, Any]:
         import jax
 
         names["jax"] = jax
+    if "scipy" in call:
+        import scipy.sparse
+
+        names["scipy"] = scipy
     return names
 
 
 def message(text: str) -> str:
-    names = [*mf.activations[:-1], *mf.gated_activations, mf.activations[-1]]  # aliases last
+    names = [name for name in (*ACTIVATIONS, *GATED) if name != "none"]
     return text.replace("{names}", ", ".join(names))
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("section", "call", "text"), ROWS, ids=[call for _, call, _ in ROWS])
 def test_error(section: str, call: str, text: str) -> None:
-    for library in ("torch", "jax"):
+    for library in ("torch", "jax", "scipy"):
         if library in call:
             pytest.importorskip(library)
     names = make_namespace(call)
@@ -112,10 +120,24 @@ def test_error(section: str, call: str, text: str) -> None:
         np.testing.assert_array_equal(names[key], value, err_msg=f"{key} was written")
 
 
+def hint(name: str) -> str | None:
+    """The name that the error of an unknown activation offers."""
+    with pytest.raises(ValueError, match="unknown activation") as caught:
+        mf.matmul_fused(np.ones((1, 1)), np.ones((1, 1)), activation=name)
+    found = re.search(r'did you mean "(\w+)"', str(caught.value))
+    return found and found[1]
+
+
 def test_every_activation_is_suggested_for_its_own_typo() -> None:
     for name in mf.activations + mf.gated_activations:
-        with pytest.raises(ValueError, match=f'did you mean "{name}"'):
-            mf.matmul_fused(np.ones((1, 1)), np.ones((1, 1)), activation=name + "~")
+        assert hint(name + "~") == name
+
+
+def test_a_hint_never_names_another_function() -> None:
+    """Where several functions are as near, or a digit makes the difference, there is none."""
+    for name in ("relu7", "silu2", "helu", "gelu_11", "gelu_erf", "prelu", "fast_gelu", "softmax", "none_"):
+        assert hint(name) in (None, "none"), name
+    assert (hint("GELUU"), hint("quikc_gelu"), hint("gelu_tan")) == ("gelu", "quick_gelu", "gelu_tanh")
 
 
 def make_table() -> str:

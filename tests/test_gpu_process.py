@@ -128,6 +128,8 @@ def test_a_driver_without_memory_pools():
         check(out.numpy(), A, B)
         with pytest.raises(NotImplementedError, match="cuda:0 cannot allocate memory in stream order; pass out="):
             mf.matmul_fused(*operands())
+        with pytest.raises(NotImplementedError, match="in stream order; pass the plain weight"):
+            mf.prepack(operands()[1])
     """)
 
 

@@ -8,7 +8,6 @@ import ctypes
 import gc
 import threading
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -91,6 +90,32 @@ def test_explain_says_which_kernel_and_why(dev, name):
     assert not why or all(reason.startswith(why) for reason in refused)
 
 
+CHUNKS = "needs A, and B, in lines of whole 16 bytes at multiples of 16 bytes, A's along K, and 256 lines"
+LARGE = {  # M, N, K, what is cut off the first elements of A's rows, layout -> why gemm_pingpong_staged refuses
+    "torch weight": (4096, 4096, 512, 0, "NT", ""),
+    "row-major": (4096, 4096, 512, 0, "NN", ""),
+    "K": (4096, 4096, 508, 0, "NT", "needs K to be a multiple of 8 and not 0, K is 508"),
+    "N of rows": (4096, 4092, 512, 0, "NN", CHUNKS),
+    "address": (4096, 4096, 512, 4, "NT", CHUNKS),
+    "rows too long": (4096, 4096, 1 << 22, 0, "NT", CHUNKS),
+    "B too large": (4096, 1 << 18, 1 << 12, 0, "NN", CHUNKS),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_tiles_and_why_not(dev, name):
+    m, n, k, cut, layout, why = LARGE[name]
+    a = dev.empty((m, k + cut), np.float16)[:, cut:]
+    b = dev.empty((k, n), np.float16) if layout == "NN" else dev.empty((n, k), np.float16).mT
+    found = mf.explain(a, b)
+    reasons = {
+        row.reason for row in found.candidates if row.name == f"gemm_pingpong_staged_256x256x64_f16_{layout.lower()}"
+    }
+    assert found.family == ("gemm_mfma" if why else "gemm_pingpong_staged")
+    assert all(reason.startswith(why) if why else reason is None for reason in reasons)
+    assert len(reasons) == 1
+
+
 @pytest.mark.parametrize("given", [False, True])
 def test_explain_changes_nothing_on_the_device(dev, given):
     stream, x, w = dev.stream() if given else None, dev.array(A), dev.array(B)
@@ -109,13 +134,6 @@ def test_explain_on_a_part_without_matrix_kernels():
     assert found.family == "gemm_simt"
     reasons = {row.reason for row in found.candidates if row.family == "gemm_mfma"}
     assert reasons == {"this build has no gemm_mfma for gfx1100", "takes float16 only"}
-
-
-def test_prepack_is_refused_as_documented(dev):
-    text = "B is on rocm:0; prepack works on the CPU only in this version"
-    with pytest.raises(NotImplementedError, match=f"^{text}$"):
-        mf.prepack(dev.array(B))
-    assert f"`NotImplementedError: {text}`" in (Path(__file__).parents[1] / "docs/gpu.md").read_text()
 
 
 def test_a_machine_without_a_gpu():
@@ -317,7 +335,7 @@ def test_results_in_a_capture_need_out(dev):
     stream.synchronize()
     before = hipsim.calls("hipMallocAsync")
     with dev.capture(stream) as graph:
-        text = "the stream is being captured, so no result can be allocated; pass out="
+        text = "the stream is being captured, so no memory can be allocated; pass out="
         with pytest.raises(mf.DeviceError, match=text):
             mf.matmul_fused(x, w, stream=stream)
         mf.matmul_fused(x, w, activation="relu", out=out, stream=stream)  # the capture is whole: it goes on

@@ -203,7 +203,9 @@ def test_a_metaclass_that_raises_is_named_and_the_cause_chained():
         pass
 
     for call in (lambda: mf.matmul_fused(A, Stranger()), lambda: mf.prepack(Stranger())):
-        with pytest.raises(TypeError, match=r"^B is a Stranger, whose type raised when asked for DLPack") as caught:
+        with pytest.raises(
+            TypeError, match=r"^B is a test_hostile.Stranger, whose type raised when asked for DLPack"
+        ) as caught:
             call()
         assert str(caught.value.__cause__) == "no attributes"
 

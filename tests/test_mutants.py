@@ -15,6 +15,7 @@ guards, waits that are weaker by one, and shorter s_nop.
 """
 
 import collections
+import dataclasses
 import functools
 import gc
 import itertools
@@ -39,10 +40,12 @@ DEFINITIONS = Path(__file__).resolve().parents[1] / "csrc/gpu/kernels/common/ker
 LIMIT = 2_000_000  # instructions of a wave
 TRIES = 6  # calls on which a mutant is tried
 LEAST = 0.97  # of the waits that had something to wait for
-# Barriers that are not needed: find_matrices writes what is read after the first barrier of the band loop.
-REDUNDANT_BARRIERS = {"gemm_mfma": 1}
-WAITS = {"simt_splitk": 20, "reduce_splitk": 20}  # at least, of short kernels: one without epilogue, one without K
-PLANS = {"reduce_splitk": "gemm_simt_splitk"}  # a step -> a family that launches it
+# Barriers that are not needed: find_matrices writes what is read after the first barrier of the band loop; behind the
+# last read of a step of k that stands alone, two keep the phases of the waves apart.
+REDUNDANT_BARRIERS = {"gemm_mfma": 1, "gemm_pingpong": 2, "gemm_pingpong_staged": 1}
+# At least, of short kernels: one without epilogue, those without K.
+WAITS = {"simt_splitk": 20, "reduce_splitk": 20, "reorder": 10}
+PLANS = {"reduce_splitk": "gemm_simt_splitk", "reorder": "gemm_simt"}  # a step -> a family of calls with it
 
 pytestmark = pytest.mark.device
 
@@ -80,9 +83,16 @@ class Call:
         self.arguments, self.arrays = call_arguments(make_inputs(case, seed), transfer(), mf)
         self.cost = 0
 
+    def prepack(self):
+        B, plain = self.arguments["B"], self.arrays
+        if isinstance(B, tuple):
+            return mf.prepack(plain["B"]), mf.prepack(plain["B_up"])
+        return mf.prepack(plain["B"], gate_layout=B.gate_layout)
+
     def launch(self):
+        again = {"B": self.prepack()} if self.case.prepack else {}
         with force_kernel(self.row):
-            result = mf.matmul_fused(**self.arguments)
+            result = mf.matmul_fused(**self.arguments | again)
         transfer().device.synchronize()
         return result
 
@@ -109,21 +119,22 @@ def row_of(family):
 def load(name, what):
     """The kernel, once a call has loaded it."""
     family, operands, layout = what
-    case = Case(16, 16, 16, dtype=operands, layout="NN" if layout == "ANY" else layout)
+    case = Case(16, 16, 16, dtype=operands, layout="NN" if layout == "ANY" else layout, prepack=family == "reorder")
     run_case(case, 0, kernel=row_of(family), xp=transfer())
     return Kernel(0, name)
 
 
-def edges(operands, layout):
+def edges(family, operands, layout):
     """What every seed must reach: rows of less than four elements, whose guards are those of single elements, with each
     output and operand in turn; whole steps of K, in whole and in cut tiles; the epilogue in registers.
     """
     layout = "NN" if layout == "ANY" else layout
+    few = 8 if family.startswith("pingpong") else 9  # products: whole chunks, or not
     for m, n, k in ((65, 16, 128), (65, 16, 256), (128, 128, 192)):
         yield Case(m, n, k, dtype=operands, layout=layout)
     for n, other in itertools.product((1, 2, 3, 5, 6, 7), DTYPES):
         case = {"dtype": operands, "layout": layout, "out_dtype": other, "preactivation": other}
-        yield Case(5, n, 9, bias="row", bias_dtype=other, **case)
+        yield Case(5, n, few, bias="row", bias_dtype=other, **case)
     # The epilogue in registers: whole runs, rows and columns that are cut, each of its operands.
     plain = {"dtype": operands, "layout": layout}
     for bias, of_bias in itertools.product(("row", "column"), ("", "float32")):
@@ -138,7 +149,9 @@ def calls_of(kernel, what, seed):
     row = row_of(family)
     cases = [case for case in gpu_sample(row, seed) if case.dtype == operands and layout in ("ANY", case.layout)]
     cases = [case for case in cases if case.values != "special" and case.flops < 20_000_000]
-    cases += edges(operands, layout)
+    cases += edges(family, operands, layout)
+    if family == "reorder":
+        cases = [dataclasses.replace(case, batch="", prepack=True) for case in cases]
     kernel.executed()
     calls = []
     for case in cases:

@@ -12,9 +12,9 @@ import pytest
 from matmul_fused.testing import Case, covering_sample, expect, round_to, run_case, space, ulp
 from matmul_fused.testing.cases import BATCHES, MASKING, TOPICS, all_cases
 from matmul_fused.testing.covering import Space
-from matmul_fused.testing.formulas import ACTIVATIONS, erfc, is_gated, resolve
+from matmul_fused.testing.formulas import ACTIVATIONS, GATED, erfc, is_gated, resolve
 from matmul_fused.testing.inputs import make_inputs
-from matmul_fused.testing.reference import assert_close, bound, compare
+from matmul_fused.testing.reference import Expected, assert_close, bound, compare
 from matmul_fused.testing.rounding import DTYPES, FORMATS, numpy_dtype, overflow_as
 
 
@@ -65,6 +65,9 @@ class Honest:
             limit, alpha = (g.dtype.type(x) for x in p)
             g = np.minimum(g, limit)
             return g / (1 + exp(-alpha * g)) * (np.clip(u, -limit, limit) + 1)
+        if p:  # as its reference says
+            row = GATED[name]
+            return (row.gate.f(g, *p) * row.up.f(u, *p)).astype(g.dtype)
         inner = {"swiglu": "silu", "reglu": "relu", "glu": "sigmoid"}.get(name, name)
         return self.activate(inner, g, ()) * u
 
@@ -107,12 +110,12 @@ class Honest:
         z = dot.astype(real)
         beta = (1 if beta is None else beta) if C is not None else 0
         if beta != 0:
-            z = z + real.type(beta) * C.astype(real)
+            z = z + real.type(beta) * np.asarray(C).astype(real)
         if pair and bias is not None:
             half = (*z.shape[:-1], z.shape[-1] // 2)
-            bias = np.concatenate([np.broadcast_to(x.astype(real), half) for x in bias], -1)
+            bias = np.concatenate([np.broadcast_to(np.asarray(x).astype(real), half) for x in bias], -1)
         if bias is not None:
-            z = z + bias.astype(real)
+            z = z + np.asarray(bias).astype(real)
         if preactivation is not None:
             self.store(z, preactivation.dtype.name, preactivation)
         if is_gated(activation):
@@ -121,7 +124,7 @@ class Honest:
         else:
             y = self.activate(name, z, p)
         if multiply is not None:
-            y = y * multiply.astype(real)
+            y = y * np.asarray(multiply).astype(real)
         return self.store(y, out_name, out)
 
 
@@ -404,3 +407,12 @@ def test_planted_faults_are_caught(fault, text, message):
     with pytest.raises(AssertionError, match=message) as caught:
         run_case(case, 1, library=fault())
     assert case.id in str(caught.value)
+
+
+@pytest.mark.parametrize(("got", "value"), [(-np.inf, -2.0), (0.0, 0.0), (1.0, 0.0), (-3.0, -2.0), (np.inf, 0.0)])
+def test_a_jump_whose_other_branch_reaches_infinity(got, value):
+    """A result is judged by the branch that it is on; an infinity may be."""
+    other = Expected(*(np.array([x]) for x in (-2.0, -np.inf, -1.0)), spread=None)
+    both = Expected(*(np.array([0.0]) for _ in range(3)), spread=None, other=other, either=np.array([True]))
+    with np.errstate(invalid="ignore"):
+        assert both.nearest(np.array([got])).value == value

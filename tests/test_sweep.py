@@ -4,7 +4,7 @@ The sample runs as the plan chooses and again with every kernel row forced. A ro
 that explain gives; then it must not have run anything. With --full, every case runs as the plan chooses and with one
 of the rows, in turn, in chunks of the list.
 
-With --device, the operands lie on a GPU and the rows are those of GPUs; the cases with prepacked weights are left out.
+With --device, the operands lie on a GPU and the rows are those of GPUs.
 On a simulated GPU every row has a sample of its own (gpu_sample), on which it is forced, and what the plan chooses has
 a small one; the full list is cut by the size of the products.
 """
@@ -40,7 +40,7 @@ def transfer():
 
 def runnable(cases):
     most = SIMULATED_FLOPS if SIMULATED else math.inf
-    return [case for case in cases if DEVICE == "cpu" or (not case.prepack and case.flops <= most)]
+    return [case for case in cases if case.flops <= most]
 
 
 @functools.cache

@@ -18,6 +18,7 @@ import pytest
 
 import matmul_fused as mf
 from matmul_fused.testing import force_kernel
+from matmul_fused.testing.formulas import ACTIVATIONS, GATED
 from support import DTYPES, ISOLATED, KERNELS, check, draw, python
 
 COUNTS = (1, 2, 3, 7)
@@ -206,14 +207,14 @@ def test_results_do_not_depend_on_the_number_of_threads(kernel, dtype, layout):
     assert max(taken) > 2
 
 
-@pytest.mark.parametrize("activation", [name for name in mf.activations if name != "clamp"])
+@pytest.mark.parametrize("activation", [name for name, row in ACTIVATIONS.items() if not row.required])
 def test_activations_do_not_depend_on_the_number_of_threads(activation):
     A, B, bias = draw((65, 130)), draw((130, 333)), draw(333)
     assert len(bits_by_threads(lambda: mf.matmul_fused(A, B, bias, activation))) == 1
 
 
 @pytest.mark.parametrize("gate_layout", ["halves", "halves_up_first", "interleaved", "pair"])
-@pytest.mark.parametrize("activation", mf.gated_activations)
+@pytest.mark.parametrize("activation", [(name, *row.usual[: row.required]) for name, row in GATED.items()])
 def test_gates_do_not_depend_on_the_number_of_threads(activation, gate_layout):
     A, C, multiply = draw((65, 130)), draw((65, 2 * 151)), draw((65, 151))
     pair = gate_layout == "pair"
@@ -248,6 +249,42 @@ def test_number_of_threads_is_checked():
         assert mf.get_num_threads() == mf.info().threads == value
     A, B = draw((700, 100)), draw((100, 700))  # 1024 threads were asked for: as many as there is work for
     check(mf.matmul_fused(A, B), A, B)
+
+
+def test_num_threads_is_the_threads_own():
+    A, B = draw((300, 300)), draw((300, 300))
+    wanted = mf.matmul_fused(A, B).tobytes()
+    mf.set_num_threads(5)
+
+    def run(number):
+        seen = []
+        for n in (1 + number, np.int64(2), 3):
+            with mf.num_threads(n):
+                for _ in range(3):  # the plan of one number is not that of another
+                    seen.append(mf.get_num_threads() == mf.explain(A, B).threads == n)
+                    seen.append(mf.matmul_fused(A, B).tobytes() == wanted)
+            seen.append(mf.get_num_threads() == mf.explain(A, B).threads == 5)
+        return all(seen)
+
+    with mf.num_threads(4):
+        assert in_threads(4, run) == [True] * 4
+        mf.set_num_threads(6)
+        assert mf.get_num_threads() == mf.info().threads == 4
+        mf.set_num_threads(5)
+    assert mf.get_num_threads() == 5
+
+
+def test_num_threads_nests_and_ends_with_an_exception():
+    before = mf.get_num_threads()
+    with mf.num_threads(3):
+        with pytest.raises(KeyError), mf.num_threads(2), mf.num_threads(7):
+            raise KeyError(mf.get_num_threads())
+        assert mf.get_num_threads() == 3
+    assert mf.get_num_threads() == before
+    for value, error in {0: ValueError, 1025: ValueError, 10**30: ValueError, 2.0: TypeError, True: TypeError}.items():
+        with pytest.raises(error, match="n must be"), mf.num_threads(value):
+            raise AssertionError
+    assert mf.get_num_threads() == before
 
 
 # --- forced kernels are the thread's own ---
@@ -366,10 +403,10 @@ def test_default_number_of_threads_follows_the_affinity():
     assert 1 <= int(say("mf.get_num_threads()")) <= len(os.sched_getaffinity(0))
 
 
-@pytest.mark.parametrize("cpus", ["two", "one"])
-def test_a_worker_leaves_the_callers_cpu(cpus):
+@pytest.mark.parametrize("how", ["two", "one", "outside"])
+def test_a_worker_leaves_the_callers_cpu(how):
     """Where threads of another library spin on every CPU, the scheduler may leave it there."""
-    assert python(ISOLATED / "placement.py", cpus).stdout == "done\n"
+    assert python(ISOLATED / "placement.py", how).stdout == "done\n"
 
 
 def test_variables_are_read_once():

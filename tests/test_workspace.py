@@ -36,12 +36,16 @@ def launched():
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "k", "splits"),
-    [(1, 64, 8192, True), (64, 64, 4096, True), (1, 64, 64, False), (64, 64, 0, False), (640, 640, 4096, False)],
-)
-def test_few_tiles_and_a_long_k_are_split(m, n, k, splits):
+    ("m", "n", "k", "family"),
+    [
+        (1, 64, 8192, "gemm_simt_splitk"), (64, 64, 4096, "gemm_simt_splitk"), (1, 64, 64, "gemm_simt"),
+        (64, 64, 0, "gemm_simt"), (640, 640, 4096, "gemm_fma"),
+    ],
+)  # fmt: skip
+def test_few_tiles_and_a_long_k_are_split(m, n, k, family):
+    splits = family == "gemm_simt_splitk"
     found = mf.explain(DeviceArray(np.zeros((m, k), np.float32)), DeviceArray(np.zeros((k, n), np.float32)))
-    assert found.family == ("gemm_simt_splitk" if splits else "gemm_simt")
+    assert found.family == family
     assert len(found.launches) == 1 + splits
     assert (found.workspace > 0) == splits
 
@@ -158,10 +162,10 @@ def test_a_capture_takes_a_kernel_without_a_workspace():
     with Capture() as stream:
         clear_log()
         mf.matmul_fused(a, b, out=out, stream=stream)
-        assert launched() == ["gemm_simt_64x64x16_f32_any"]
+        assert launched() == ["gemm_fma_64x64x16_f32_any"]
         assert calls("cuMemAllocAsync", "cuEventRecord") == []
         found = mf.explain(a, b, out=out, stream=stream)
-        assert (found.family, found.workspace) == ("gemm_simt", 0)
+        assert (found.family, found.workspace) == ("gemm_fma", 0)
         assert dict(found.refused)[LAUNCHES[0]].startswith(CAPTURED)
         with force_kernel("gemm_simt_splitk"), pytest.raises(NotImplementedError, match=CAPTURED):
             mf.matmul_fused(a, b, out=out, stream=stream)
@@ -175,14 +179,14 @@ def test_a_call_loads_the_kernels_of_its_captured_form():
         a, b = DeviceArray(draw((3, 8192))), DeviceArray(draw((8192, 13)))
         out = DeviceArray(np.full((3, 13), np.nan, np.float32))
         with Capture() as stream:
-            with pytest.raises(mf.DeviceError, match="captured and gemm_simt_64x64x16_f32_any is not loaded yet"):
+            with pytest.raises(mf.DeviceError, match="captured and gemm_fma_64x64x16_f32_any is not loaded yet"):
                 mf.matmul_fused(a, b, out=out, stream=stream)
         mf.matmul_fused(a, b, out=out)
         assert len(calls("cuModuleLoadData")) == 3
         with Capture() as stream:
             mf.matmul_fused(a, b, out=out, stream=stream)
         assert len(calls("cuModuleLoadData")) == 3
-        assert calls("cuLaunchKernel")[-1].startswith("cuLaunchKernel(gemm_simt_64x64x16_f32_any")
+        assert calls("cuLaunchKernel")[-1].startswith("cuLaunchKernel(gemm_fma_64x64x16_f32_any")
     """)
 
 
@@ -195,7 +199,7 @@ def test_a_driver_without_pools():
         out = DeviceArray(np.full((3, 13), np.nan, np.float32))
         found = mf.explain(a, b, out=out)
         reasons = {row.family: row.reason for row in found.candidates if "f32" in row.name}
-        assert found.family == "gemm_simt" and not found.workspace
+        assert found.family == "gemm_fma" and not found.workspace
         assert reasons["gemm_simt_splitk"].startswith("needs a workspace; the driver cannot allocate it"), reasons
         mf.matmul_fused(a, b, out=out)
         check(out.numpy(), draw((3, 8192)), draw((8192, 13)))

@@ -33,7 +33,7 @@ def zig():
     return str(Path(ziglang.__file__).parent / "zig")
 
 
-def _include_folder():
+def _include_folder(work):
     """Debian keeps pyconfig.h in a folder of the architecture, which a cross compiler does not search.
 
     What the limited API reads of it is the same on both.
@@ -41,35 +41,40 @@ def _include_folder():
     headers = Path(sysconfig.get_path("include"))
     debian = headers.parent / (sysconfig.get_config_var("MULTIARCH") or "") / headers.name / "pyconfig.h"
     for architecture in ARCHITECTURES if debian.is_file() else ():
-        folder = WORK / "include" / f"{architecture}-linux-gnu" / headers.name
+        folder = work / "include" / f"{architecture}-linux-gnu" / headers.name
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(debian, folder)
-    return WORK / "include"
+    return work / "include"
 
 
-def build(architecture, device_objects=""):
-    """The wheel of one architecture, in dist/. device_objects: a folder of GPU code; empty: it is compiled."""
+def build(architecture, device_objects="", source=ROOT, work=WORK, dist=DIST, targets=""):
+    """The wheel of one architecture, in dist. device_objects: a folder of GPU code; empty: it is compiled, for the
+    targets, which are by default all.
+    """
     settings = {
-        "build-dir": WORK / architecture,
-        "cmake.toolchain-file": ROOT / "cmake/zig.cmake",
+        "build-dir": work / architecture,
+        "cmake.toolchain-file": source / "cmake/zig.cmake",
         "cmake.define.MMF_ZIG_ARCH": architecture,
         "cmake.define.MMF_WERROR": "ON" if os.environ.get("CI") else "OFF",
         "cmake.define.MMF_DEVICE_OBJECTS": device_objects,
         "cmake.define.MMF_PTXAS": "",  # PTX only: a wheel does not depend on what the machine has of CUDA
         "install.strip": "false",  # the linker does; this machine's strip may not know the architecture
     }
+    if targets:
+        settings["cmake.define.MMF_GPU_ARCHS"] = targets
     environment = {
         "ZIG": zig(),
-        "CFLAGS": f"-idirafter {_include_folder()}",
+        "CFLAGS": f"-idirafter {_include_folder(work)}",
         "_PYTHON_HOST_PLATFORM": "manylinux_{}_{}-{}".format(*GLIBC, architecture),  # the tag; check() holds it true
     }
-    shutil.rmtree(WORK / "new", ignore_errors=True)
+    new = work / "new"
+    shutil.rmtree(new, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    command += ["--wheel-dir", str(WORK / "new"), *(f"-C{name}={value}" for name, value in settings.items()), str(ROOT)]
+    command += ["--wheel-dir", str(new), *(f"-C{name}={value}" for name, value in settings.items()), str(source)]
     subprocess.run(command, check=True, env=os.environ | environment)
-    (new,) = (WORK / "new").glob("*.whl")
-    DIST.mkdir(exist_ok=True)
-    return new.replace(DIST / new.name)
+    (wheel,) = new.glob("*.whl")
+    dist.mkdir(parents=True, exist_ok=True)
+    return wheel.replace(dist / wheel.name)
 
 
 def _tool(name, *arguments):
@@ -94,9 +99,9 @@ def check(wheel):
     return found
 
 
-def device_code(wheel, architecture):
+def device_code(wheel, architecture, work=None):
     """The targets of the GPU code in a wheel; an error if an object that was made for it is not in it."""
-    source = (WORK / architecture / "device/device_objects.c").read_text()
+    source = ((work or WORK) / architecture / "device/device_objects.c").read_text()
     listed = re.findall(r'^\w+\(mmf_object_\d+, "(.*)"\)$', source, re.MULTILINE)
     with zipfile.ZipFile(wheel) as archive:
         library = archive.read("matmul_fused/_core.abi3.so")

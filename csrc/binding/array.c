@@ -6,9 +6,10 @@
 
 PyObject *mmf_array_new(mmf_state *state, mmf_tensor *tensor, void *stream)
 {
+    static const mmf_remedy remedy = {.captured = "pass out=", .no_pools = "pass out="};
     mmf_memory memory;
     size_t bytes = (size_t)mmf_tensor_size(tensor) * mmf_dtypes[tensor->dtype].size;
-    mmf_status status = mmf_memory_new(tensor->device, bytes, stream, &memory);
+    mmf_status status = mmf_memory_new(tensor->device, bytes, stream, &remedy, &memory);
     char shape[MMF_SHAPE_TEXT];
     if (status && tensor->device.type == MMF_CPU)
         mmf_fail(status, "no memory for the %zu bytes of a %s array %s", bytes,

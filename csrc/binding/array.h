@@ -9,6 +9,7 @@
 typedef struct mmf_array {
     PyObject_HEAD mmf_tensor tensor; /* its data is that of memory */
     mmf_memory memory;
+    Py_ssize_t byte_strides[MMF_MAX_RANK]; /* of buffers */
 } mmf_array;
 
 /* A new C-contiguous Array of tensor's shape, dtype and device, at least 64-byte aligned; sets

@@ -1,9 +1,10 @@
-/* The Python type of mf.Array: attributes, repr, and its export through DLPack. Not on the path of
+/* The Python type of mf.Array: attributes, and its export through DLPack. Not on the path of
  * a call.
  */
 #include "binding/array.h"
 
 #include "binding/arguments.h"
+#include "binding/array_values.h"
 #include "binding/dlpack.h"
 #include "binding/errors.h"
 #include "binding/objects.h"
@@ -37,16 +38,6 @@ static PyObject *get_device(PyObject *self, void *unused)
     char text[24];
     (void)unused;
     return PyUnicode_FromString(mmf_device_name(mmf_array_tensor(self)->device, text));
-}
-
-static PyObject *array_repr(PyObject *self)
-{
-    char shape[MMF_SHAPE_TEXT], device[24];
-    const mmf_tensor *tensor = mmf_array_tensor(self);
-    return PyUnicode_FromFormat("<matmul_fused.Array shape=%s dtype=%s device=%s>",
-                                mmf_shape_text(tensor->ndim, tensor->shape, shape),
-                                mmf_dtypes[tensor->dtype].name,
-                                mmf_device_name(tensor->device, device));
 }
 
 /* --- DLPack export. The managed tensor owns a reference to the Array and its own copy of shape and
@@ -256,16 +247,25 @@ static PyMethodDef array_methods[] = {
      "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\nA "
      "DLPack capsule "
      "that shares the memory."},
+    {"__array__", (PyCFunction)(void (*)(void))mmf_array_to_numpy, METH_FASTCALL | METH_KEYWORDS,
+     "__array__($self, dtype=None, copy=None)\n--\n\nAn ndarray that shares the memory; on the "
+     "CPU."},
     {"__dlpack_device__", array_dlpack_device, METH_NOARGS,
      "__dlpack_device__($self, /)\n--\n\n(device type, ordinal): (1, 0) on the CPU."},
     {0},
 };
 
 static PyType_Slot array_slots[] = {
-    {Py_tp_doc, "A result for operands of a library that matmul_fused does not know.\n\n"
-                "Take it over with from_dlpack of NumPy, torch, JAX, CuPy, ..., without a copy."},
+    {Py_tp_doc,
+     "A result for operands of a library that matmul_fused does not know.\n\n"
+     "Take it over with from_dlpack of NumPy, torch, JAX, CuPy, ..., without a copy. On the "
+     "CPU also with np.asarray and memoryview; an index gives what NumPy gives."},
     {Py_tp_dealloc, array_dealloc},
-    {Py_tp_repr, array_repr},
+    {Py_tp_repr, mmf_array_repr},
+    {Py_tp_iter, mmf_array_iterate},
+    {Py_mp_length, mmf_array_length},
+    {Py_mp_subscript, mmf_array_item},
+    {Py_bf_getbuffer, mmf_array_get_buffer},
     {Py_tp_methods, array_methods},
     {Py_tp_getset, array_getset},
     {0, NULL},

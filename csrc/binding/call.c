@@ -2,9 +2,11 @@
  * return. Path of a call: the whole of it. */
 #include "binding/call.h"
 
+#include "binding/activations.h"
 #include "binding/arguments.h"
 #include "binding/device_order.h"
 #include "binding/errors.h"
+#include "binding/interrupt.h"
 #include "binding/output.h"
 #include "binding/packed.h"
 #include "binding/scalars.h"
@@ -39,6 +41,32 @@ static bool given(PyObject *value)
     return value && value != Py_None;
 }
 
+/* gate_layout is given, or said by the activation's name: terms has it then. */
+static mmf_status parse_gate_layout(PyObject *const *values, mmf_terms *terms)
+{
+    const mmf_gate_layout said = (mmf_gate_layout)terms->gate_layout;
+    mmf_gate_layout layout = MMF_GATE_NONE;
+    mmf_status status = MMF_OK;
+    if (values[ARG_GATE_LAYOUT])
+        status = mmf_parse_gate_layout(values[ARG_GATE_LAYOUT], &layout);
+    if (status || !said) {
+        terms->gate_layout = (uint8_t)layout;
+        return status;
+    }
+    const char *name = mmf_activation_row_of((mmf_activation)terms->activation)->name;
+    if (layout && layout != said)
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "gate_layout is %s, but the activation is %s with gate_layout %s by its "
+                        "name; drop gate_layout or pass \"%s\"",
+                        mmf_gate_layout_name(layout), name, mmf_gate_layout_name(said), name);
+    if (PyTuple_Check(values[ARG_B]))
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "the activation is %s with gate_layout %s by its name, but B is a pair "
+                        "(gate, up); pass \"%s\"",
+                        name, mmf_gate_layout_name(said), name);
+    return MMF_OK;
+}
+
 static mmf_status parse_terms(mmf_state *state, PyObject *const *values, mmf_terms *terms)
 {
     mmf_status status = MMF_OK;
@@ -51,11 +79,8 @@ static mmf_status parse_terms(mmf_state *state, PyObject *const *values, mmf_ter
         status = mmf_parse_scalar(values[ARG_ALPHA], "alpha", &terms->alpha);
     if (!status && terms->beta_given)
         status = mmf_parse_scalar(values[ARG_BETA], "beta", &terms->beta);
-    if (!status && values[ARG_GATE_LAYOUT]) {
-        mmf_gate_layout layout;
-        status = mmf_parse_gate_layout(values[ARG_GATE_LAYOUT], &layout);
-        terms->gate_layout = (uint8_t)layout;
-    }
+    if (!status && (terms->gate_layout || values[ARG_GATE_LAYOUT]))
+        status = parse_gate_layout(values, terms);
     if (!status && values[ARG_OUT_DTYPE]) {
         mmf_dtype dtype;
         status = mmf_parse_dtype(state, values[ARG_OUT_DTYPE], "out_dtype", &dtype);
@@ -69,8 +94,18 @@ static mmf_status parse_terms(mmf_state *state, PyObject *const *values, mmf_ter
     return status;
 }
 
-/* Give one operand the next free slot of the imports. */
-static void add_import(mmf_call *call, PyObject *object, const char *name, mmf_operand operand)
+void mmf_call_clear(mmf_call *call)
+{
+    call->request = (mmf_request){0};
+    call->prepared = &call->own;
+    call->entry = NULL;
+    call->imports = call->numbers = 0;
+    call->out = NULL;
+    call->packed_memory[0] = call->packed_memory[1] = NULL;
+    call->workspace = (mmf_output){0};
+}
+
+void mmf_call_add_import(mmf_call *call, PyObject *object, const char *name, mmf_operand operand)
 {
     mmf_import *import = &call->import[call->imports++];
     mmf_import_init(import, object, name);
@@ -83,14 +118,14 @@ static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object,
 {
     mmf_request *request = &call->request;
     const mmf_operand operand = up ? MMF_B_UP : MMF_B;
-    bool packed = Py_TYPE(object) == state->packed_type;
+    bool packed = mmf_is_packed(state, object);
     if (up && packed != (request->terms.packed != 0))
         return mmf_fail(MMF_TYPE_ERROR, "B[0] and B[1] must both be prepacked or both be arrays");
     if (!packed) {
-        add_import(call, object, name, operand);
+        mmf_call_add_import(call, object, name, operand);
         return MMF_OK;
     }
-    const mmf_packed *weight = (const mmf_packed *)object;
+    mmf_packed *weight = (mmf_packed *)object;
     if (pair && weight->gate != MMF_GATE_NONE)
         return mmf_fail(
             MMF_VALUE_ERROR,
@@ -98,6 +133,7 @@ static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object,
             "without",
             name);
     call->packed[up] = weight->weight;
+    call->packed_memory[up] = &weight->memory;
     request->operand[operand] = &call->packed[up];
     request->terms.packed = (uint8_t)weight->layout;
     request->terms.packed_gate = (uint8_t)weight->gate;
@@ -125,32 +161,56 @@ static mmf_status add_weights(mmf_state *state, mmf_call *call, PyObject *object
     return status;
 }
 
-/* An operand of the epilogue; of those with a gate stream, bias may be a pair. */
-static mmf_status add_epilogue(mmf_call *call, PyObject *object, mmf_operand operand)
+/* An array, or a number where the operand may be one. */
+static mmf_status add_array(mmf_state *state, mmf_call *call, PyObject *object, const char *name,
+                            mmf_operand operand)
 {
-    if (operand != MMF_BIAS || !PyTuple_Check(object)) {
-        add_import(call, object, mmf_operands[operand].name, operand);
-        return MMF_OK;
+    mmf_number *number = &call->number[call->numbers];
+    bool is_number = false;
+    mmf_status status = MMF_OK;
+    if (mmf_immediate(operand))
+        status = mmf_parse_number(state, object, name, number, &is_number);
+    if (!status && is_number) {
+        call->numbers++;
+        call->request.operand[operand] = &number->tensor;
+        call->request.terms.immediates |= mmf_immediate(operand);
+    } else if (!status) {
+        mmf_call_add_import(call, object, name, operand);
     }
+    return status;
+}
+
+/* An operand of the epilogue; of those with a gate stream, bias may be a pair. */
+static mmf_status add_epilogue(mmf_state *state, mmf_call *call, PyObject *object,
+                               mmf_operand operand)
+{
+    if (operand != MMF_BIAS || !PyTuple_Check(object))
+        return add_array(state, call, object, mmf_operands[operand].name, operand);
     mmf_status status = pair_size(object, "bias");
-    if (status)
-        return status;
-    add_import(call, PyTuple_GetItem(object, 0), "bias[0]", MMF_BIAS);
-    add_import(call, PyTuple_GetItem(object, 1), "bias[1]", MMF_BIAS_UP);
-    return MMF_OK;
+    if (!status)
+        status = add_array(state, call, PyTuple_GetItem(object, 0), "bias[0]", MMF_BIAS);
+    if (!status)
+        status = add_array(state, call, PyTuple_GetItem(object, 1), "bias[1]", MMF_BIAS_UP);
+    return status;
 }
 
 static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf_call *call)
 {
-    add_import(call, values[ARG_A], "A", MMF_A);
+    mmf_call_add_import(call, values[ARG_A], "A", MMF_A);
     mmf_status status = add_weights(state, call, values[ARG_B]);
     for (int i = MMF_B_UP + 1; !status && i < MMF_OPERANDS; i++)
         if (argument_of[i] >= 0 && given(values[argument_of[i]]))
-            status = add_epilogue(call, values[argument_of[i]], (mmf_operand)i);
+            status = add_epilogue(state, call, values[argument_of[i]], (mmf_operand)i);
     if (status)
         return status;
     call->out = given(values[ARG_OUT]) ? values[ARG_OUT] : NULL;
-    return mmf_import_tensors(state, call->import, call->imports, &call->stream);
+    status = mmf_import_tensors(state, call->import, call->imports, &call->stream);
+    if (!status) {
+        const mmf_dtype sum = (mmf_dtype)mmf_dtypes[call->import[0].tensor.dtype].sum;
+        for (int i = 0; i < call->numbers; i++)
+            mmf_number_finish(&call->number[i], sum);
+    }
+    return status;
 }
 
 static mmf_status choose_device(mmf_state *state, mmf_call *call)
@@ -167,12 +227,7 @@ mmf_status mmf_call_begin(mmf_state *state, const char *function, PyObject *cons
 {
     const mmf_signature signature = {function, 2, 4, ARG_COUNT, signature_names};
     PyObject *values[ARG_COUNT];
-    call->request = (mmf_request){0};
-    call->prepared = &call->own;
-    call->entry = NULL;
-    call->imports = 0;
-    call->out = NULL;
-    call->workspace = (mmf_output){0};
+    mmf_call_clear(call);
     if (mmf_parse_arguments(state, &signature, arguments, count, keywords, values))
         return MMF_PYTHON_ERROR;
     call->stream = (mmf_stream){.given = given(values[ARG_STREAM]) ? values[ARG_STREAM] : NULL,
@@ -252,10 +307,10 @@ static mmf_status run(const mmf_prepared *prepared, const mmf_buffers *buffers)
     if (problem->device.type == MMF_CPU && mmf_plan_flops(problem) < gil_flops &&
         mmf_plan_outputs(problem) < gil_flops / 64)
         return family->run(problem, config, buffers, NULL);
-    PyThreadState *thread = PyEval_SaveThread();
-    mmf_status status = family->run(problem, config, buffers, NULL);
-    PyEval_RestoreThread(thread);
-    return status;
+    mmf_unlocked unlocked;
+    mmf_unlock(&unlocked);
+    mmf_status status = family->run(problem, config, buffers, &unlocked.interrupt);
+    return mmf_lock(&unlocked, status);
 }
 
 /* A new result, aligned as the plan expects it. */
@@ -288,10 +343,7 @@ static mmf_status prepare_output(mmf_state *state, mmf_call *call, mmf_output *o
     return status;
 }
 
-/* The owners of memory hear of the launches, also where the last of them failed: those before it
- * use the memory. The first error is the one to tell. */
-static mmf_status after_launch(mmf_state *state, mmf_call *call, PyObject *result,
-                               mmf_status status)
+mmf_status mmf_call_finish(mmf_state *state, mmf_call *call, PyObject *result, mmf_status status)
 {
     char text[2048] = "";
     if (status)
@@ -321,7 +373,7 @@ PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssiz
     if (!status) {
         status = run(call.prepared, &call.buffers);
         if (call.prepared->problem.device.type != MMF_CPU)
-            status = after_launch(state, &call, output.object, status);
+            status = mmf_call_finish(state, &call, output.object, status);
     }
     if (status) {
         mmf_raise(state, status);

@@ -3,6 +3,8 @@
 #ifndef MMF_CALL_H
 #define MMF_CALL_H
 
+#include "binding/memory.h"
+#include "binding/numbers.h"
 #include "binding/output.h"
 #include "binding/stream.h"
 #include "plan/cache.h"
@@ -10,7 +12,7 @@
 /* At most one import for each operand of a request. */
 enum { MMF_CALL_IMPORTS = MMF_OPERANDS };
 
-/* Imported operands and what refers to them. A packed B occupies no import. */
+/* Imported operands and what refers to them. A packed B or a number occupies no import. */
 typedef struct mmf_call {
     mmf_request request;
     const mmf_prepared *prepared; /* own, or that of entry */
@@ -23,8 +25,17 @@ typedef struct mmf_call {
     mmf_output workspace; /* of a GPU, where the plan wants one */
     int imports;
     mmf_import import[MMF_CALL_IMPORTS]; /* the first one is A */
-    mmf_tensor packed[2];
+    mmf_tensor packed[2];                /* prepacked weights */
+    mmf_memory *packed_memory[2];        /* theirs, or NULL */
+    int numbers;
+    mmf_number number[MMF_MULTIPLY - MMF_BIAS + 1];
 } mmf_call;
+
+/* A call without operands; mmf_call_end() is due. Its stream is to be set. */
+void mmf_call_clear(mmf_call *call);
+
+/* Give one operand the next free slot of the imports. */
+void mmf_call_add_import(mmf_call *call, PyObject *object, const char *name, mmf_operand operand);
 
 /* Parse and import the arguments of matmul_fused. runs: the call will be launched; without it
  * nothing is enqueued on a GPU, by producers neither. After a failure too, mmf_call_end() is due.
@@ -38,6 +49,11 @@ mmf_status mmf_call_make(mmf_state *state, mmf_call *call);
 /* Plan anew, among the kernels that need no workspace, where the plan wants one and the call cannot
  * have it: call->prepared is then call->own. */
 mmf_status mmf_call_check_workspace(mmf_call *call);
+
+/* After launches on a GPU, and their status: the owners of memory hear of them, also where the last
+ * of them failed, because those before it use the memory; the workspace is given back. The first
+ * error is the one that is returned. result: the new one, or NULL. */
+mmf_status mmf_call_finish(mmf_state *state, mmf_call *call, PyObject *result, mmf_status status);
 
 void mmf_call_end(mmf_call *call);
 

@@ -10,14 +10,15 @@
  * Enqueues nothing: explain comes here too. */
 mmf_status mmf_device_prepare(mmf_state *state, mmf_call *call);
 
-/* Before the launch: the stream waits for earlier uses of mf.Arrays, for the streams of libraries
- * whose memory is only viewed, and for that of the new result's library (result is NULL with out=),
- * whose memory's user before may still be at work; torch hears of the stream. */
+/* Before the launch: the stream waits for earlier uses of mf.Arrays and of prepacked weights, for
+ * the streams of libraries whose memory is only viewed, and for that of the new result's library
+ * (result is NULL with out=), whose memory's user before may still be at work; torch hears of the
+ * stream. */
 mmf_status mmf_device_await(mmf_state *state, mmf_call *call, PyObject *result);
 
 /* After the launch: mf.Arrays, the new result (NULL with out=) included, are in use until the
- * stream has come this far; so is the memory of libraries that cannot be told, whose own stream
- * waits (torch was told before). */
+ * stream has come this far, and so are prepacked weights, which other streams may read meanwhile.
+ * Of libraries that cannot be told, their own stream waits (torch was told before). */
 mmf_status mmf_device_finish(mmf_state *state, mmf_call *call, PyObject *result);
 
 /* --- scratch memory of one call on a GPU, from the allocator of A's library, else our own --- */

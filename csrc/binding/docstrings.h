@@ -9,41 +9,46 @@
     "stream=None)\n--\n\n"
 
 /* clang-format off */
-#define MMF_DOC_MATMUL_FUSED \
-    "matmul_fused" MMF_CALL_SIGNATURE \
-    "activation(alpha * (A @ B) + beta * C + bias) * multiply, computed in one kernel, rounded once.\n" \
-    "\n" \
-    "    z   = alpha * sum_k A[m, k] * B[k, n] + beta * C[m, n] + bias    (float32, or float64 for float64)\n" \
-    "    out = activation(z) * multiply[m, n]\n" \
-    "\n" \
-    "Shapes as in numpy.matmul; float32, float64, float16 or bfloat16; NumPy, torch, JAX or any DLPack array.\n" \
-    "\n" \
-    "A              (..., M, K), any strides; the result belongs to its library\n" \
-    "B              (..., K, N), dtype of A; W.T for a weight stored (N, K); a PackedMatrix; a pair (gate, up)\n" \
-    "bias           broadcasts to z; 1-D lies along N, (M, 1) is one per row; a pair with a pair B\n" \
-    "activation     None, a name (mf.activations, mf.gated_activations), or (name, parameter, ...):\n" \
-    "               (\"leaky_relu\", slope), (\"elu\", alpha), (\"clamp\", low, high), (\"swiglu_oai\", limit, alpha);\n" \
-    "               gated forms give act(gate) * up of the 2N columns of B\n" \
-    "alpha, beta    real numbers; beta defaults to 1 with C; with 0, C (or A and B) is not read\n" \
-    "C              broadcasts to z\n" \
-    "multiply       broadcasts to the result\n" \
-    "preactivation  an array of z's shape that is filled with z\n" \
-    "gate_layout    \"halves\" [gate | up] (default), \"halves_up_first\" [up | gate], \"interleaved\" g0 u0 g1 ...\n" \
-    "out            an array of the result's shape, filled and returned itself; may be C, in place\n" \
-    "out_dtype      a name, a NumPy, torch or JAX dtype; default: that of out, else of A\n" \
-    "allow_tf32     let devices round float32 inputs to 11 bits; the CPU never does\n" \
-    "stream         for GPU arrays: a handle (int) or an object with __cuda_stream__; None: the current stream of A's\n" \
-    "               library (torch, CuPy), else the default stream. It waits for the streams of the operands'\n" \
-    "               libraries, as far as they have one. The call returns before the GPU is done. CPU: None\n" \
-    "\n" \
-    "Raises TypeError (no array, a dtype), ValueError (shapes, strides, overlap, an unknown name, an operand that\n" \
-    "requires grad: none is recorded), BufferError (a DLPack producer broke the protocol), NotImplementedError (no\n" \
-    "kernel takes the call), MemoryError, DeviceError; nothing is written before every argument is checked.\n" \
-    "\n" \
-    ">>> mf.matmul_fused(x, layer.weight.T, layer.bias, \"gelu\")\n" \
-    "\n" \
-    "Formulas and sources of the activations: torch.nn.functional; gated forms: Shazeer, arXiv:2002.05202; swiglu_oai:\n" \
-    "gpt-oss. Written out in __init__.pyi of the package."
+static const char mmf_doc_matmul_fused[] =
+    "matmul_fused" MMF_CALL_SIGNATURE
+    "activation(alpha * (A @ B) + beta * C + bias) * multiply, computed in one kernel, rounded once.\n"
+    "\n"
+    "    z   = alpha * sum_k A[m, k] * B[k, n] + beta * C[m, n] + bias    (float32, or float64 for float64)\n"
+    "    out = activation(z) * multiply[m, n]\n"
+    "\n"
+    "Shapes as in numpy.matmul; float32, float64, float16 or bfloat16; NumPy, torch, JAX or any DLPack array.\n"
+    "\n"
+    "A              (..., M, K), any strides; the result belongs to its library\n"
+    "B              (..., K, N), dtype of A; W.T for a weight stored (N, K); a PackedMatrix; a pair (gate, up)\n"
+    "bias           broadcasts to z; 1-D lies along N, (M, 1) is one per row; a pair with a pair B; or a number, as C\n"
+    "               and multiply may be: it is rounded once, to the type of the sums\n"
+    "activation     None, a name in any case (mf.activations, mf.gated_activations), (name, parameter, ...), or a\n"
+    "               function or module of torch or jax: torch.nn.functional.gelu, torch.nn.SiLU(), jax.nn.gelu (its\n"
+    "               tanh form). Gated forms give act(gate) * up of the 2N columns of B\n"
+    "alpha, beta    real numbers; beta defaults to 1 with C; with 0, C (or A and B) is not read\n"
+    "C              broadcasts to z\n"
+    "multiply       broadcasts to the result\n"
+    "preactivation  an array of z's shape that is filled with z\n"
+    "gate_layout    \"halves\" [gate | up] (default), \"halves_up_first\" [up | gate], \"interleaved\" g0 u0 g1 ...\n"
+    "out            an array of the result's shape, filled and returned itself; may be C, in place\n"
+    "out_dtype      a name, a NumPy, torch or JAX dtype; default: that of out, else of A\n"
+    "allow_tf32     let devices round float32 inputs to 11 bits; the CPU never does\n"
+    "stream         for GPU arrays: a handle (int) or an object with __cuda_stream__; None: the current stream of A's\n"
+    "               library (torch, CuPy), else the default stream. It waits for the streams of the operands'\n"
+    "               libraries, as far as they have one. The call returns before the GPU is done. CPU: None\n"
+    "\n"
+    "Raises TypeError (no array, a dtype), ValueError (shapes, strides, overlap, an unknown name, an operand that\n"
+    "requires grad: none is recorded), BufferError (a DLPack producer broke the protocol), NotImplementedError (no\n"
+    "kernel takes the call), MemoryError, DeviceError; nothing is written before every argument is checked. What a\n"
+    "signal handler raises (KeyboardInterrupt) ends a long call on the CPU; what it was to write then holds anything.\n"
+    "\n"
+    ">>> mf.matmul_fused(x, layer.weight.T, layer.bias, \"gelu\")\n"
+    "\n"
+    "Activations (`python -m matmul_fused activations` shows their parameters, sources and other names):\n"
+#define MMF_ACTIVATION(id, name, formula, source, f) "    " name ": " formula "\n"
+#define MMF_GATED(id, name, formula, source, f) "    " name ": " formula "\n"
+#include "problem/activations.def"
+    ;
 
 #define MMF_DOC_EXPLAIN \
     "explain" MMF_CALL_SIGNATURE \
@@ -51,15 +56,16 @@
 
 #define MMF_DOC_PREPACK \
     "prepack($module, B, *, gate_layout=None, layout=\"auto\")\n--\n\n" \
-    "Reorder a weight once, and pass the PackedMatrix as B of many calls.\n" \
+    "Reorder a weight once, and pass the PackedMatrix as B of many calls. It pays from about 16 rows of A on, and for\n" \
+    "fewer of float32 and float64; calls with 1 to 8 rows of a 16-bit A may be slower with it: time both.\n" \
     "\n" \
     "B            (K, N), any strides, float32, float64, float16 or bfloat16; it is copied. Or a pair (gate, up)\n" \
     "gate_layout  where gate and up columns lie in one weight for a gated activation, as in matmul_fused\n" \
-    "layout       \"auto\" or the name of a packed layout of B's device: \"panels64\" on the\n" \
-    "             CPU, or \"pairs64\", of bfloat16, for CPUs with AMX alone\n" \
+    "layout       \"auto\" or the name of a packed layout of B's device: on the CPU \"panels64\" or \"pairs64\" (of\n" \
+    "             bfloat16, for CPUs with AMX alone), on a GPU \"columns\"\n" \
     "\n" \
     "Raises what matmul_fused raises for B; ValueError for an unknown layout or an odd number of gated columns;\n" \
-    "NotImplementedError for more than two axes."
+    "NotImplementedError for more than two axes; DeviceError while the stream is being captured."
 
 #define MMF_DOC_SET_NUM_THREADS \
     "set_num_threads($module, n, /)\n--\n\n" \
@@ -69,8 +75,8 @@
 
 #define MMF_DOC_GET_NUM_THREADS \
     "get_num_threads($module, /)\n--\n\n" \
-    "Threads of the CPU back end: set_num_threads, else MATMUL_FUSED_NUM_THREADS, else OMP_NUM_THREADS, else\n" \
-    "the cores that this process may use."
+    "Threads of the CPU back end for a call made here and now: num_threads, else set_num_threads, else\n" \
+    "MATMUL_FUSED_NUM_THREADS, else OMP_NUM_THREADS, else the cores that this process may use."
 
 #define MMF_DOC_INFO \
     "info($module, /)\n--\n\n" \
@@ -79,6 +85,10 @@
 #define MMF_DOC_GPUS \
     "gpus($module, /)\n--\n\n" \
     "Facts about GPUs as a dict; opens their drivers."
+
+#define MMF_DOC_ACTIVATION_TABLE \
+    "activation_table($module, /)\n--\n\n" \
+    "Every activation: (name, gated, formula, source, ((parameter, default or None), ...), (other name, ...))."
 
 #define MMF_DOC_DEVICE_MANIFEST \
     "device_manifest($module, /)\n--\n\n" \

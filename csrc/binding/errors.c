@@ -1,6 +1,7 @@
 /* Status to Python exception. Path of a call: its last stop if anything failed. */
 #include "binding/errors.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static PyObject *exception_of(const mmf_state *state, mmf_status status)
@@ -84,4 +85,30 @@ const char *mmf_type_name(PyObject *object, char text[MMF_PRINTABLE])
     }
     Py_XDECREF(name);
     return text;
+}
+
+/* "module." of a type, nothing for those of Python itself. */
+static size_t module_text(PyTypeObject *type, char text[MMF_PRINTABLE])
+{
+    char module[MMF_PRINTABLE] = "";
+    PyObject *object = PyObject_GetAttrString((PyObject *)type, "__module__");
+    bool named = object && PyUnicode_Check(object) && mmf_printable(object, module);
+    PyErr_Clear(); /* lint: a text for an error that is raised anyway */
+    Py_XDECREF(object);
+    if (!named || strcmp(module, "builtins") == 0)
+        return 0;
+    return (size_t)snprintf(text, MMF_PRINTABLE, "%.64s.", module);
+}
+
+const char *mmf_describe(PyObject *object, char text[MMF_PRINTABLE])
+{
+    char name[MMF_PRINTABLE];
+    const size_t length = module_text(Py_TYPE(object), text);
+    snprintf(text + length, MMF_PRINTABLE - length, "%.640s", mmf_type_name(object, name));
+    return text;
+}
+
+const char *mmf_article(const char *noun)
+{
+    return noun[0] && strchr("aeiouAEIOU", noun[0]) ? "an" : "a";
 }

@@ -106,7 +106,7 @@ static const char *dtype_name(int dtype)
 
 static const char *activation_name(int id)
 {
-    return mmf_activations[id].name;
+    return mmf_activation_row_of((mmf_activation)id)->name;
 }
 
 PyObject *mmf_device_manifest(PyObject *module, PyObject *unused)

@@ -13,14 +13,17 @@
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
 
 static PyMethodDef methods[] = {
-    {"matmul_fused", FAST(mmf_matmul_fused), METH_FASTCALL | METH_KEYWORDS, MMF_DOC_MATMUL_FUSED},
+    {"matmul_fused", FAST(mmf_matmul_fused), METH_FASTCALL | METH_KEYWORDS, mmf_doc_matmul_fused},
     {"prepack", FAST(mmf_prepack_call), METH_FASTCALL | METH_KEYWORDS, MMF_DOC_PREPACK},
     {"explain", FAST(mmf_explain), METH_FASTCALL | METH_KEYWORDS, MMF_DOC_EXPLAIN},
     {"info", mmf_info, METH_NOARGS, MMF_DOC_INFO},
     {"gpus", mmf_gpus, METH_NOARGS, MMF_DOC_GPUS},
+    {"activation_table", mmf_activation_table, METH_NOARGS, MMF_DOC_ACTIVATION_TABLE},
     {"device_manifest", mmf_device_manifest, METH_NOARGS, MMF_DOC_DEVICE_MANIFEST},
     {"device_objects", mmf_device_objects_call, METH_NOARGS, MMF_DOC_DEVICE_OBJECTS},
     {"set_num_threads", mmf_set_num_threads, METH_O, MMF_DOC_SET_NUM_THREADS},
+    {"_use_num_threads", mmf_use_num_threads, METH_O,
+     "Threads of calls on this thread, None: as on all. Returns what it was."},
     {"get_num_threads", mmf_get_num_threads, METH_NOARGS, MMF_DOC_GET_NUM_THREADS},
     {"force_kernel", mmf_force_kernel, METH_O, MMF_DOC_FORCE_KERNEL},
     {"_unpickle_packed", FAST(mmf_unpickle_packed), METH_FASTCALL,
@@ -41,8 +44,9 @@ static int add_names(mmf_state *state)
     for (int i = 0; i < MMF_NAME_COUNT; i++)
         if (!(state->names[i] = PyUnicode_InternFromString(texts[i])))
             return -1;
-    for (int i = 0; i < mmf_activation_rows; i++)
-        if (!(state->activation_names[i] = PyUnicode_InternFromString(mmf_activations[i].name)))
+    for (int i = 0; i < MMF_ACTIVATION_NAMES; i++)
+        if (!(state->activation_names[i] =
+                  PyUnicode_InternFromString(mmf_activation_names[i].name)))
             return -1;
     state->max_version = Py_BuildValue("(ii)", MMF_DLPACK_MAJOR, MMF_DLPACK_MINOR);
     return state->max_version ? 0 : -1;
@@ -52,10 +56,12 @@ static int add_names(mmf_state *state)
 static int add_activations(PyObject *module, const char *attribute, bool gated)
 {
     PyObject *list = PyList_New(0);
-    for (int i = 0; list && i < mmf_activation_rows; i++)
-        if (mmf_activations[i].id != MMF_ACT_NONE && mmf_activations[i].gated == gated &&
+    for (int i = 0; list && i < MMF_ACTIVATION_NAMES; i++) {
+        const mmf_activation id = mmf_activation_names[i].id;
+        if (id != MMF_ACT_NONE && mmf_activation_row_of(id)->gated == gated &&
             PyList_Append(list, mmf_state_of(module)->activation_names[i]))
             Py_CLEAR(list);
+    }
     PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
     int result = tuple ? PyModule_AddObjectRef(module, attribute, tuple) : -1;
     Py_XDECREF(tuple);
@@ -111,6 +117,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->array_type);
     Py_VISIT(state->packed_type);
     Py_VISIT(state->device_error);
+    Py_VISIT(state->torch_base);
     Py_VISIT(state->torch_is_grad_enabled);
     Py_VISIT(state->bfloat16);
     for (int i = 0; i < MMF_TYPE_CACHE; i++)
@@ -123,7 +130,7 @@ static int clear(PyObject *module)
     mmf_state *state = mmf_state_of(module);
     for (int i = 0; i < MMF_NAME_COUNT; i++)
         Py_CLEAR(state->names[i]);
-    for (int i = 0; i < mmf_activation_rows; i++)
+    for (int i = 0; i < MMF_ACTIVATION_NAMES; i++)
         Py_CLEAR(state->activation_names[i]);
     for (int i = 0; i < MMF_TYPE_CACHE; i++)
         Py_CLEAR(state->types[i].type);
@@ -131,6 +138,7 @@ static int clear(PyObject *module)
     Py_CLEAR(state->array_type);
     Py_CLEAR(state->packed_type);
     Py_CLEAR(state->device_error);
+    Py_CLEAR(state->torch_base);
     Py_CLEAR(state->torch_is_grad_enabled);
     Py_CLEAR(state->bfloat16);
     return 0;
@@ -142,10 +150,10 @@ static void free_module(void *module)
     mmf_cache_clear(&mmf_state_of(module)->plans);
 }
 
-static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, execute},
-    {0, NULL},
-};
+/* Slots of later interpreters than the headers are of; what they say is NULL, "not supported". */
+enum { MOD_MULTIPLE_INTERPRETERS = 3, MOD_GIL = 4 };
+
+static PyModuleDef_Slot slots[4] = {{Py_mod_exec, execute}}; /* the last one stays 0 */
 
 static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
@@ -161,5 +169,9 @@ static PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__core(void)
 {
+    if (Py_Version >= 0x030c0000)
+        slots[1] = (PyModuleDef_Slot){MOD_MULTIPLE_INTERPRETERS, NULL};
+    if (Py_Version >= 0x030d0000)
+        slots[2] = (PyModuleDef_Slot){MOD_GIL, NULL}; /* it needs the GIL */
     return PyModuleDef_Init(&definition);
 }

@@ -7,7 +7,7 @@ PyObject *mmf_imported_module(const char *name)
     PyObject *key = PyUnicode_FromString(name);
     PyObject *module = key ? PyDict_GetItemWithError(modules, key) : NULL;
     Py_XDECREF(key);
-    return module == Py_None ? NULL : module;
+    return module == Py_None ? NULL : Py_XNewRef(module);
 }
 
 PyObject *mmf_attribute(PyObject *object, const char *name)

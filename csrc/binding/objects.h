@@ -5,7 +5,8 @@
 
 #include "binding/state.h"
 
-/* Borrowed sys.modules[name], or NULL without an exception if it was never imported. */
+/* sys.modules[name], or NULL without an exception if it was never imported. A reference of the
+ * caller's own: asking a module for an attribute may remove it from there. */
 PyObject *mmf_imported_module(const char *name);
 
 /* object.name. Takes object over; NULL where that is NULL already, so that chains need no checks.

@@ -3,20 +3,52 @@
 #ifndef MMF_PACKED_H
 #define MMF_PACKED_H
 
+#include "binding/import.h"
 #include "binding/memory.h"
 #include "binding/state.h"
 #include "problem/problem.h"
 
-/* A weight in a prepacked layout. Immutable once made. */
+struct mmf_call;
+
+/* A weight in a prepacked layout. Its values never change. */
 typedef struct mmf_packed {
     PyObject_HEAD mmf_tensor weight; /* shape (K, N), dtype, device of the weight; data: the first
-                                        stream's panels, at the start of memory */
+                                        stream, at the start of memory */
     mmf_memory memory;
     mmf_gate_layout gate;
     int layout;
-    void *up; /* the second stream's panels, inside the same memory; NULL without a gate */
+    void *up; /* the second stream, inside the same memory; NULL without a gate */
     int64_t bytes;
+    PyObject *weak_references;
 } mmf_packed;
+
+/* The streams of a weight: one, or gate and up, each K x n with its own offset and column stride
+ * (in elements). */
+typedef struct mmf_stream_view {
+    int64_t offset, col;
+} mmf_stream_view;
+
+/* Where they lie in a weight of 2 n columns, col elements apart; how many there are. */
+int mmf_split_streams(mmf_gate_layout gate, int64_t n, int64_t col, mmf_stream_view streams[2]);
+
+/* Is the type that of a PackedMatrix, also of another module object: matmul_fused may have been
+ * imported anew? */
+bool mmf_is_packed_type(PyTypeObject *type);
+
+static inline bool mmf_is_packed(const mmf_state *state, PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    return type == state->packed_type || (type != state->ndarray_type &&
+                                          !mmf_known_type(state, type) && mmf_is_packed_type(type));
+}
+
+/* A new PackedMatrix of a 2-D weight; layout by name. call: of prepack(), which imported it; NULL:
+ * it is on the host. NULL with an exception. */
+PyObject *mmf_pack_matrix(mmf_state *state, struct mmf_call *call, const mmf_tensor *weight,
+                          mmf_gate_layout gate, const char *layout_name);
+
+/* Raise MemoryError for a packed weight; bytes: 0 if they are too many to count. Returns NULL. */
+PyObject *mmf_packed_no_memory(mmf_state *state, const mmf_tensor *weight, int64_t bytes);
 
 /* prepack(B, *, gate_layout=None, layout="auto"). */
 PyObject *mmf_prepack_call(PyObject *module, PyObject *const *arguments, Py_ssize_t count,

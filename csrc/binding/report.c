@@ -6,8 +6,11 @@
 #include "binding/errors.h"
 #include "plan/backends.h"
 #include "plan/plan.h"
+#include "problem/checks.h"
 #include "problem/environment.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Modelled seconds of a kernel that takes the problem. */
@@ -67,12 +70,20 @@ static PyObject *problem_text(const mmf_call *call)
 {
     const mmf_problem *p = &call->own.problem;
     const mmf_activation_row *activation = mmf_activation_row_of((mmf_activation)p->activation);
-    char shape[MMF_SHAPE_TEXT], device[24];
+    char shape[MMF_SHAPE_TEXT], device[24], numbers[64] = "";
+    for (int i = MMF_BIAS; i <= MMF_MULTIPLY; i++)
+        if (call->request.terms.immediates & mmf_immediate((mmf_operand)i)) {
+            const size_t length = strlen(numbers);
+            snprintf(numbers + length, sizeof numbers - length, "%s%s", length ? ", " : "",
+                     mmf_operand_name(&call->request, (mmf_operand)i));
+        }
     return PyUnicode_FromFormat(
-        "%s %s on %s, activation %s; as the kernel sees it: M=%lld N=%lld K=%lld, %d leading axes",
+        "%s %s on %s, activation %s%s%s; as the kernel sees it: M=%lld N=%lld K=%lld, %d leading "
+        "axes",
         mmf_shape_text(call->own.result.ndim, call->own.result.shape, shape),
         mmf_dtypes[call->own.result.dtype].name, mmf_device_name(p->device, device),
-        activation->name, (long long)p->m, (long long)p->n, (long long)p->k, (int)p->batch_ndim);
+        activation->name, numbers[0] ? ", numbers as " : "", numbers, (long long)p->m,
+        (long long)p->n, (long long)p->k, (int)p->batch_ndim);
 }
 
 PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
@@ -202,28 +213,47 @@ PyObject *mmf_info(PyObject *module, PyObject *unused)
     return result;
 }
 
-PyObject *mmf_set_num_threads(PyObject *module, PyObject *threads)
+/* A number of threads. False with an exception. */
+static bool parse_threads(mmf_state *state, PyObject *threads, int *n)
 {
-    mmf_state *state = mmf_state_of(module);
     char type[MMF_PRINTABLE];
-    mmf_type_name(threads, type); /* before there is an exception, which repr() may not meet */
+    mmf_describe(threads, type); /* before there is an exception, which repr() may not meet */
     bool index = !PyBool_Check(threads) && PyIndex_Check(threads);
     PyObject *number = index ? PyNumber_Index(threads) : NULL;
     if (!number) {
         mmf_raise_from(state, mmf_fail(MMF_TYPE_ERROR, "n must be an int, got %s", type));
-        return NULL;
+        return false;
     }
     int overflow;
     long long count = PyLong_AsLongLongAndOverflow(number, &overflow);
     Py_DECREF(number);
     if (overflow)
-        return mmf_raise(state, mmf_fail(MMF_VALUE_ERROR, "n must be from 1 to %d, got far %s",
-                                         MMF_HOST_THREADS, overflow > 0 ? "more" : "less"));
-    if (count < 1 || count > MMF_HOST_THREADS)
-        return mmf_raise(state, mmf_fail(MMF_VALUE_ERROR, "n must be from 1 to %d, got %lld",
-                                         MMF_HOST_THREADS, count));
-    mmf_host_set_threads((int)count);
+        mmf_raise(state, mmf_fail(MMF_VALUE_ERROR, "n must be from 1 to %d, got far %s",
+                                  MMF_HOST_THREADS, overflow > 0 ? "more" : "less"));
+    else if (count < 1 || count > MMF_HOST_THREADS)
+        mmf_raise(state, mmf_fail(MMF_VALUE_ERROR, "n must be from 1 to %d, got %lld",
+                                  MMF_HOST_THREADS, count));
+    else
+        *n = (int)count;
+    return !PyErr_Occurred();
+}
+
+PyObject *mmf_set_num_threads(PyObject *module, PyObject *threads)
+{
+    int n;
+    if (!parse_threads(mmf_state_of(module), threads, &n))
+        return NULL;
+    mmf_host_set_threads(n);
     return Py_NewRef(Py_None);
+}
+
+PyObject *mmf_use_num_threads(PyObject *module, PyObject *threads)
+{
+    int n = 0;
+    if (threads != Py_None && !parse_threads(mmf_state_of(module), threads, &n))
+        return NULL;
+    const int before = mmf_host_use_threads(n);
+    return before ? PyLong_FromLong(before) : Py_NewRef(Py_None);
 }
 
 PyObject *mmf_get_num_threads(PyObject *module, PyObject *unused)
@@ -256,9 +286,60 @@ PyObject *mmf_force_kernel(PyObject *module, PyObject *names)
     if (names != Py_None && !PyUnicode_Check(names))
         return mmf_raise(mmf_state_of(module),
                          mmf_fail(MMF_TYPE_ERROR, "name must be None or a str, got %s",
-                                  mmf_type_name(names, text)));
+                                  mmf_describe(names, text)));
     if (names != Py_None && !(list = names_text(names, text)))
         return NULL;
     mmf_status status = mmf_plan_force(list, &previous);
     return status ? mmf_raise(mmf_state_of(module), status) : set_text(&previous);
+}
+
+/* ((name, default or None), ...) */
+static PyObject *parameters_of(const mmf_activation_row *row)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && i < MMF_MAX_PARAMETERS && row->parameter[i].name; i++) {
+        const mmf_parameter *p = &row->parameter[i];
+        PyObject *pair = isnan(p->value) ? Py_BuildValue("(sO)", p->name, Py_None)
+                                         : Py_BuildValue("(sd)", p->name, p->value);
+        if (!pair || PyList_Append(list, pair))
+            Py_CLEAR(list);
+        Py_XDECREF(pair);
+    }
+    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return tuple;
+}
+
+/* Its names but the first. */
+static PyObject *aliases_of(mmf_activation id)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = MMF_ACT_COUNT; list && i < MMF_ACTIVATION_NAMES; i++)
+        if (mmf_activation_names[i].id == id && !add_name(list, mmf_activation_names[i].name))
+            Py_CLEAR(list);
+    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return tuple;
+}
+
+PyObject *mmf_activation_table(PyObject *module, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+    (void)module;
+    (void)unused;
+    for (int i = 0; list && i < MMF_ACT_COUNT; i++) {
+        const mmf_activation_row *row = mmf_activation_row_of((mmf_activation)i);
+        PyObject *parameters = parameters_of(row);
+        PyObject *aliases = parameters ? aliases_of((mmf_activation)i) : NULL;
+        PyObject *item = aliases
+                             ? Py_BuildValue("(sOssOO)", row->name, row->gated ? Py_True : Py_False,
+                                             row->formula, row->source, parameters, aliases)
+                             : NULL;
+        if (!item || PyList_Append(list, item))
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+        Py_XDECREF(aliases);
+        Py_XDECREF(parameters);
+    }
+    return list;
 }

@@ -8,8 +8,10 @@
 /* explain(...): a dict; see python/matmul_fused/report.py. */
 PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
                       PyObject *keywords);
+PyObject *mmf_activation_table(PyObject *module, PyObject *unused);
 PyObject *mmf_info(PyObject *module, PyObject *unused);
 PyObject *mmf_set_num_threads(PyObject *module, PyObject *threads);
+PyObject *mmf_use_num_threads(PyObject *module, PyObject *threads);
 PyObject *mmf_get_num_threads(PyObject *module, PyObject *unused);
 PyObject *mmf_force_kernel(PyObject *module, PyObject *name);
 

@@ -1,5 +1,5 @@
-/* The arguments that are no arrays: scale factors, activation, gate layout, dtype, flags. Path of a
- * call: parsed first, before any operand is imported. */
+/* The arguments that are no arrays: scale factors, dtype, flags; activations.h has the others. Path
+ * of a call: parsed first, before any operand is imported. */
 #ifndef MMF_SCALARS_H
 #define MMF_SCALARS_H
 
@@ -8,14 +8,6 @@
 
 /* A Python or NumPy real scalar. TypeError for arrays and everything else. */
 mmf_status mmf_parse_scalar(PyObject *object, const char *name, double *value);
-
-/* None, a name, or a tuple (name, parameters...) into terms->activation and terms->parameters.
- */
-mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_terms *terms);
-
-/* None or the name of a gate layout. */
-mmf_status mmf_parse_gate_layout(PyObject *object, mmf_gate_layout *layout);
-const char *mmf_gate_layout_name(mmf_gate_layout layout);
 
 /* None, a name, a NumPy, torch or jax dtype. */
 mmf_status mmf_parse_dtype(mmf_state *state, PyObject *object, const char *name, mmf_dtype *dtype);

@@ -33,11 +33,14 @@
     X(MAX_VERSION, "max_version")                                                                  \
     X(DL_DEVICE, "dl_device")                                                                      \
     X(COPY, "copy")                                                                                \
+    X(DTYPE, "dtype")                                                                              \
     X(DLPACK, "__dlpack__")                                                                        \
     X(DLPACK_DEVICE, "__dlpack_device__")                                                          \
     X(CUDA_STREAM, "__cuda_stream__")                                                              \
     X(EXCHANGE_API, "__dlpack_c_exchange_api__")                                                   \
-    X(TORCH_DISPATCH, "__torch_dispatch__")
+    X(TORCH_DISPATCH, "__torch_dispatch__")                                                        \
+    X(ARRAY_UFUNC, "__array_ufunc__")                                                              \
+    X(ARRAY_NAMESPACE, "__array_namespace__")
 
 typedef enum mmf_name {
 #define MMF_ARGUMENT(id, text) MMF_NAME_##id,
@@ -48,17 +51,6 @@ typedef enum mmf_name {
 #undef X
         MMF_NAME_COUNT
 } mmf_name;
-
-enum {
-    MMF_ACTIVATION_NAMES = 0 /* rows of mmf_activations, aliases included */
-#define MMF_ACTIVATION(id, name, parameters, default0, default1, f) +1
-#define MMF_GATED(id, name, parameters, default0, default1, f) +1
-#define MMF_ALIAS(name, id) +1
-#include "problem/activations.def"
-#undef MMF_ACTIVATION
-#undef MMF_GATED
-#undef MMF_ALIAS
-};
 
 /* Whose arrays the objects of a Python type are. */
 typedef struct mmf_type_facts {
@@ -71,13 +63,13 @@ enum { MMF_TYPE_CACHE = 16 };
 
 typedef struct mmf_state {
     PyObject *names[MMF_NAME_COUNT];
-    PyObject *activation_names[MMF_ACTIVATION_NAMES]; /* interned, by row of mmf_activations */
+    PyObject *activation_names[MMF_ACTIVATION_NAMES]; /* interned */
     PyObject *max_version;                            /* (1, 3) */
     PyTypeObject *array_type, *packed_type;
     PyTypeObject *ndarray_type; /* borrowed: NumPy is never unloaded */
     PyObject *device_error;
-    PyObject
-        *torch_is_grad_enabled; /* torch.is_grad_enabled once torch was seen, and what follows */
+    PyTypeObject *torch_base;        /* torch._C.TensorBase once torch was seen, and what follows */
+    PyObject *torch_is_grad_enabled; /* torch.is_grad_enabled */
     PyGetSetDef torch_requires_grad; /* torch.Tensor.requires_grad and .is_neg without the attribute
                                         look-up */
     PyMethodDef torch_is_neg;

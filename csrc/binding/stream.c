@@ -40,7 +40,7 @@ static mmf_status parse_protocol(mmf_state *state, PyObject *object, mmf_device 
         return mmf_fail(
             MMF_TYPE_ERROR,
             "stream must be None, an int handle or an object with __cuda_stream__, got %s",
-            mmf_type_name(object, type));
+            mmf_describe(object, type));
     }
     PyObject *pair =
         PyCallable_Check(member) ? PyObject_CallObject(member, NULL) : Py_NewRef(member);

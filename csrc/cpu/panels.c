@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cpu/convert.h"
+#include "cpu/interrupt.h"
 #include "cpu/shuffle.h"
 #include "cpu/view.h"
 
@@ -29,45 +30,70 @@ int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n)
     return (bytes + 63) / 64 * 64;
 }
 
+/* What is moved between two questions whether the call is to end: so many k (a multiple of 32) of
+ * so many panels; and the multiply-adds that an element counts as. */
+enum { PIECE = 4096, GROUP = 4, COST = 16 };
+
 /* As they are: blocked rows widen them. */
 static void pack_panels_16(int64_t k, int64_t n, const uint16_t *from, int64_t row, int64_t col,
-                           uint16_t *to)
+                           uint16_t *panels, int64_t pitch)
 {
-    for (int64_t first = 0; first < n; first += PANEL_FLOATS, from += PANEL_FLOATS * col)
-        for (int64_t i = 0; i < k; i++, to += PANEL_FLOATS)
+    for (int64_t first = 0; first < n; first += PANEL_FLOATS, panels += pitch)
+        for (int64_t i = 0; i < k; i++)
             for (int64_t j = 0; j < PANEL_FLOATS; j++)
-                to[j] = first + j < n ? from[i * row + j * col] : 0;
+                panels[i * PANEL_FLOATS + j] =
+                    first + j < n ? from[i * row + (first + j) * col] : 0;
 }
 
 static void unpack_panels_16(int64_t k, int64_t n, const uint16_t *from, int64_t row, int64_t col,
                              uint16_t *to)
 {
-    for (int64_t first = 0; first < n; first += PANEL_FLOATS, to += PANEL_FLOATS * col)
-        for (int64_t i = 0; i < k; i++, from += PANEL_FLOATS)
-            for (int64_t j = 0; j < PANEL_FLOATS && first + j < n; j++)
-                to[i * row + j * col] = from[j];
+    for (int64_t i = 0; i < k; i++, from += PANEL_FLOATS)
+        for (int64_t j = 0; j < n; j++)
+            to[i * row + j * col] = from[j];
 }
 
 void mmf_cpu_pack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
-                         int64_t col, void *panels)
+                         int64_t col, void *panels, mmf_interrupt *interrupt)
 {
-    if (dtype == MMF_FLOAT64)
-        pack_panels_double(dtype, k, n, data, row, col, panels, k * PANEL_DOUBLES);
-    else if (dtype == MMF_FLOAT32)
-        pack_panels_float(dtype, k, n, data, row, col, panels, k * PANEL_FLOATS);
-    else
-        pack_panels_16(k, n, data, row, col, panels);
+    const int64_t size = mmf_element_size(dtype);
+    const int64_t columns = dtype == MMF_FLOAT64 ? PANEL_DOUBLES : PANEL_FLOATS;
+    for (int64_t j = 0; j < n; j += GROUP * columns)
+        for (int64_t i = 0; i < k; i += PIECE) {
+            const int64_t depth = mmf_min(PIECE, k - i), width = mmf_min(GROUP * columns, n - j);
+            const char *from = (const char *)data + (i * row + j * col) * size;
+            char *to = (char *)panels + (j * k + i * columns) * size;
+            if (mmf_ends(interrupt, 0, COST * depth * width))
+                return;
+            if (dtype == MMF_FLOAT64)
+                pack_panels_double(dtype, depth, width, from, row, col, (double *)to, k * columns);
+            else if (dtype == MMF_FLOAT32)
+                pack_panels_float(dtype, depth, width, from, row, col, (float *)to, k * columns);
+            else
+                pack_panels_16(depth, width, (const uint16_t *)from, row, col, (uint16_t *)to,
+                               k * columns);
+        }
 }
 
 void mmf_cpu_unpack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row,
-                           int64_t col, void *data)
+                           int64_t col, void *data, mmf_interrupt *interrupt)
 {
-    if (dtype == MMF_FLOAT64)
-        unpack_panels_double(dtype, k, n, panels, row, col, data);
-    else if (dtype == MMF_FLOAT32)
-        unpack_panels_float(dtype, k, n, panels, row, col, data);
-    else
-        unpack_panels_16(k, n, panels, row, col, data);
+    const int64_t size = mmf_element_size(dtype);
+    const int64_t columns = dtype == MMF_FLOAT64 ? PANEL_DOUBLES : PANEL_FLOATS;
+    for (int64_t j = 0; j < n; j += columns)
+        for (int64_t i = 0; i < k; i += PIECE) {
+            const int64_t depth = mmf_min(PIECE, k - i), width = mmf_min(columns, n - j);
+            const char *from = (const char *)panels + (j * k + i * columns) * size;
+            char *to = (char *)data + (i * row + j * col) * size;
+            if (mmf_ends(interrupt, 0, COST * depth * width))
+                return;
+            if (dtype == MMF_FLOAT64)
+                unpack_panels_double(dtype, depth, width, (const double *)from, row, col, to);
+            else if (dtype == MMF_FLOAT32)
+                unpack_panels_float(dtype, depth, width, (const float *)from, row, col, to);
+            else
+                unpack_panels_16(depth, width, (const uint16_t *)from, row, col, (uint16_t *)to);
+        }
 }
 
 /* Of layout "pairs64": k of a panel, and element (k, j) of a panel. */
@@ -87,30 +113,43 @@ int64_t mmf_cpu_pairs_bytes(mmf_dtype dtype, int64_t k, int64_t n)
     return (n + PANEL_FLOATS - 1) / PANEL_FLOATS * padded_depth(k) * PANEL_FLOATS * 2;
 }
 
+/* k of one panel from pair_at(k, 0) on, and the zeros that follow the last one. */
+static void pack_pair_panel(int64_t k, int64_t n, const uint16_t *from, int64_t row, int64_t col,
+                            uint16_t *to)
+{
+    for (int64_t i = 0; i < padded_depth(k); i += 2, to += 2 * PANEL_FLOATS)
+        for (int64_t j = 0; j < PANEL_FLOATS; j++)
+            for (int64_t odd = 0; odd < 2; odd++)
+                to[2 * j + odd] = j < n && i + odd < k ? from[(i + odd) * row + j * col] : 0;
+}
+
 void mmf_cpu_pack_pairs(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
-                        int64_t col, void *panels)
+                        int64_t col, void *panels, mmf_interrupt *interrupt)
 {
     const uint16_t *from = data;
     uint16_t *to = panels;
     (void)dtype;
-    for (int64_t first = 0; first < n; first += PANEL_FLOATS)
-        for (int64_t i = 0; i < padded_depth(k); i += 2, to += 2 * PANEL_FLOATS)
-            for (int64_t j = 0; j < PANEL_FLOATS; j++)
-                for (int64_t odd = 0; odd < 2; odd++)
-                    to[2 * j + odd] = first + j < n && i + odd < k
-                                          ? from[(i + odd) * row + (first + j) * col]
-                                          : 0;
+    for (int64_t first = 0; first < n; first += PANEL_FLOATS, to += padded_depth(k) * PANEL_FLOATS)
+        for (int64_t i = 0; i < k; i += PIECE) {
+            if (mmf_ends(interrupt, 0, COST * PIECE * PANEL_FLOATS))
+                return;
+            pack_pair_panel(mmf_min(PIECE, k - i), n - first, from + i * row + first * col, row,
+                            col, to + pair_at(i, 0));
+        }
 }
 
 void mmf_cpu_unpack_pairs(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row,
-                          int64_t col, void *data)
+                          int64_t col, void *data, mmf_interrupt *interrupt)
 {
     const uint16_t *from = panels;
     uint16_t *to = data;
     (void)dtype;
     for (int64_t first = 0; first < n;
          first += PANEL_FLOATS, from += padded_depth(k) * PANEL_FLOATS)
-        for (int64_t i = 0; i < k; i++)
+        for (int64_t i = 0; i < k; i++) {
+            if (i % PIECE == 0 && mmf_ends(interrupt, 0, COST * PIECE * PANEL_FLOATS))
+                return;
             for (int64_t j = 0; j < PANEL_FLOATS && first + j < n; j++)
                 to[i * row + (first + j) * col] = from[pair_at(i, j)];
+        }
 }

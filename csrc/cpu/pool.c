@@ -10,7 +10,8 @@
 #define _GNU_SOURCE
 #include "cpu/pool.h"
 
-#include "cpu/float_mode.h"
+#include "cpu/interrupt.h"
+#include "problem/float_mode.h"
 #include "problem/status.h"
 
 #include <pthread.h>
@@ -42,8 +43,9 @@ static struct {
 
 typedef struct worker {
     pthread_t thread;
-    cpu_set_t allowed;
-    atomic_bool kept_off; /* the caller's CPU; what stands above is written */
+    pthread_mutex_t mutex; /* of what follows */
+    atomic_bool kept_off;  /* the caller's CPU */
+    cpu_set_t found, kept; /* its affinity before that, and since */
 } worker;
 
 static worker workers[MMF_MAX_THREADS];
@@ -115,26 +117,58 @@ static void sleep_until_job(void)
     pthread_mutex_unlock(&pool.mutex);
 }
 
-static void place(const worker *worker, const cpu_set_t *set)
+static bool affinity_of(const worker *worker, cpu_set_t *set)
 {
-    (void)pthread_setaffinity_np(worker->thread, sizeof *set, set); /* refused: it stays */
+    return pthread_getaffinity_np(worker->thread, sizeof *set, set) == 0;
+}
+
+/* Has nobody else set its affinity since it was kept off? */
+static bool still_kept(const worker *worker)
+{
+    cpu_set_t present;
+    return atomic_load(&worker->kept_off) && affinity_of(worker, &present) &&
+           CPU_EQUAL(&present, &worker->kept);
+}
+
+/* Give it back the CPUs that it had. */
+static void let_return(worker *worker)
+{
+    atomic_store(&worker->kept_off, false);
+    (void)pthread_setaffinity_np(worker->thread, sizeof worker->found, &worker->found);
+}
+
+/* All its CPUs but one, if another is left; refused, it stays where it is. */
+static void keep_off(worker *worker, int cpu)
+{
+    atomic_store(&worker->kept_off, false);
+    if (!affinity_of(worker, &worker->found)) /* more CPUs than a set holds */
+        return;
+    worker->kept = worker->found;
+    CPU_CLR(cpu, &worker->kept);
+    if (CPU_COUNT(&worker->kept) == 0 ||
+        pthread_setaffinity_np(worker->thread, sizeof worker->kept, &worker->kept) != 0)
+        return;
+    /* read again: a cpuset may have taken some away */
+    atomic_store(&worker->kept_off, affinity_of(worker, &worker->kept));
 }
 
 /* A worker on the caller's CPU waits for it instead of helping. The scheduler puts it there where
  * threads of another library spin on the other CPUs; it is kept off until the caller moves. */
 static void leave_caller(worker *worker)
 {
-    const int cpu = atomic_load(&pool.cpu);
+    int cpu = atomic_load(&pool.cpu);
     if (cpu < 0 || sched_getcpu() != cpu)
         return;
-    cpu_set_t others = worker->allowed;
-    CPU_CLR(cpu, &others);
-    if (CPU_COUNT(&others) == 0)
+    sched_yield(); /* a new slice: an affinity set between reading ours and writing would be lost */
+    cpu = atomic_load(&pool.cpu);
+    if (sched_getcpu() != cpu)
         return;
-    atomic_store(&worker->kept_off, true);
-    place(worker, &others);
-    if (atomic_load(&pool.cpu) != cpu) /* it moved meanwhile */
-        place(worker, &worker->allowed);
+    pthread_mutex_lock(&worker->mutex);
+    if (!still_kept(worker)) /* else the caller came here, and is about to let it return */
+        keep_off(worker, cpu);
+    if (atomic_load(&pool.cpu) != cpu && still_kept(worker)) /* it moved meanwhile */
+        let_return(worker);
+    pthread_mutex_unlock(&worker->mutex);
 }
 
 static void follow_caller(void)
@@ -143,9 +177,18 @@ static void follow_caller(void)
     if (cpu == atomic_load(&pool.cpu))
         return;
     atomic_store(&pool.cpu, cpu);
-    for (int i = 0; i < pool.started; i++)
-        if (atomic_exchange(&workers[i].kept_off, false))
-            place(&workers[i], &workers[i].allowed);
+    for (worker *worker = workers; worker < workers + pool.started; worker++) {
+        cpu_set_t own;
+        if (!atomic_load(&worker->kept_off)) /* or it is about to be, and looks at the CPU again */
+            continue;
+        pthread_mutex_lock(&worker->mutex);
+        /* where the caller has that affinity too, it was set for the whole process */
+        if (still_kept(worker) &&
+            !(sched_getaffinity(0, sizeof own, &own) == 0 && CPU_EQUAL(&own, &worker->kept)))
+            let_return(worker);
+        atomic_store(&worker->kept_off, false);
+        pthread_mutex_unlock(&worker->mutex);
+    }
 }
 
 static void *serve(void *own)
@@ -195,23 +238,23 @@ static void start_workers(int count)
     pthread_once(&once, watch_forks);
     if (!watches_forks) /* the child of a fork would wait for workers that it does not have */
         return;
-    sigset_t all, before;
-    sigfillset(&all);
+    sigset_t others, before;
+    sigfillset(&others);
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&others, faults[i]); /* blocked, they would end the process past its handlers */
     pthread_attr_t attributes;
     if (pthread_attr_init(&attributes) != 0)
         return;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all,
+    pthread_sigmask(SIG_SETMASK, &others,
                     &before); /* inherited: signals stay with the program's own threads */
-    cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-        CPU_ZERO(&allowed); /* more CPUs than a set holds: workers stay where they are put */
     pthread_t thread;
     for (; pool.started < count; pool.started++) {
         worker *next = &workers[pool.started];
-        next->allowed = allowed;
         atomic_store(&next->kept_off, false);
-        if (pthread_create(&thread, &attributes, serve, next) != 0)
+        if (pthread_mutex_init(&next->mutex, NULL) != 0 ||
+            pthread_create(&thread, &attributes, serve, next) != 0)
             break;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -231,19 +274,21 @@ static void wake_workers(int count)
     pthread_mutex_unlock(&pool.mutex);
 }
 
-static void wait_until_left(void)
+static void wait_until_left(mmf_interrupt *interrupt)
 {
     for (int spins = 0; (atomic_load(&pool.state) & INSIDE_MASK) != 0; spins++) {
-        if (spins < 4096)
+        if (spins < 4096) {
             relax();
-        else
+        } else {
+            (void)mmf_ends(interrupt, 0, MMF_LOOK_WORK / 64); /* workers see the answer, too */
             sched_yield();
+        }
     }
 }
 
 /* With the workers' help. Owns pool.busy. */
 static void run_job(int tasks, int threads, void (*task)(void *context, int index, int thread),
-                    void *context)
+                    void *context, mmf_interrupt *interrupt)
 {
     if (pool.started < threads - 1)
         start_workers(threads - 1);
@@ -256,12 +301,12 @@ static void run_job(int tasks, int threads, void (*task)(void *context, int inde
     wake_workers(threads - 1);
     work(0);
     atomic_fetch_and(&pool.state, ~OPEN);
-    wait_until_left();
+    wait_until_left(interrupt);
     atomic_store(&pool.busy, false);
 }
 
 void mmf_pool_run(int tasks, int threads, void (*task)(void *context, int index, int thread),
-                  void *context)
+                  void *context, mmf_interrupt *interrupt)
 {
     uint64_t mode = mmf_float_mode_enter();
     threads = threads < tasks ? threads : tasks;
@@ -270,7 +315,7 @@ void mmf_pool_run(int tasks, int threads, void (*task)(void *context, int index,
         for (int i = 0; i < tasks; i++)
             task(context, i, 0);
     else
-        run_job(tasks, threads, task, context);
+        run_job(tasks, threads, task, context, interrupt);
     mmf_float_mode_leave(mode);
 }
 
@@ -282,24 +327,47 @@ static void make_workspace_key(void)
     has_workspace_key = pthread_key_create(&workspace_key, free) == 0;
 }
 
+static MMF_THREAD_LOCAL mmf_workspace own; /* its memory is the value of workspace_key, too */
+
+/* No memory for the value: nobody would free the workspace. */
+static bool set_own(mmf_workspace workspace)
+{
+    const bool kept = pthread_setspecific(workspace_key, workspace.memory) == 0;
+    if (!kept)
+        free(workspace.memory);
+    own = kept ? workspace : (mmf_workspace){NULL, 0};
+    return kept;
+}
+
 void *mmf_pool_workspace(size_t bytes)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    static MMF_THREAD_LOCAL void *memory;
-    static MMF_THREAD_LOCAL size_t size;
-    if (size >= bytes)
-        return memory;
+    if (own.size >= bytes)
+        return own.memory;
     pthread_once(&once, make_workspace_key);
     if (!has_workspace_key)
         return NULL;
-    pthread_setspecific(workspace_key, NULL);
-    free(memory);
-    size = (bytes + 4095) / 4096 * 4096;
-    memory = aligned_alloc(64, size);
-    if (!memory || pthread_setspecific(workspace_key, memory) != 0) { /* nobody would free it */
-        free(memory);
-        memory = NULL;
-        size = 0;
-    }
-    return memory;
+    free(own.memory);
+    mmf_workspace larger = {NULL, (bytes + 4095) / 4096 * 4096};
+    (void)set_own((mmf_workspace){NULL, 0});
+    larger.memory = aligned_alloc(64, larger.size);
+    return larger.memory && set_own(larger) ? larger.memory : NULL;
+}
+
+mmf_workspace mmf_pool_lay_aside(void)
+{
+    const mmf_workspace workspace = own;
+    if (workspace.memory)
+        (void)set_own((mmf_workspace){NULL, 0});
+    return workspace;
+}
+
+void mmf_pool_take_up(mmf_workspace workspace)
+{
+    free(own.memory);
+    own = workspace;
+    if (workspace.memory) /* the thread has had a value for the key: there is memory for it */
+        (void)pthread_setspecific(workspace_key, workspace.memory);
+    else if (has_workspace_key)
+        (void)pthread_setspecific(workspace_key, NULL);
 }

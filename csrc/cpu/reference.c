@@ -5,8 +5,9 @@
 #include <string.h>
 
 #include "cpu/convert.h"
-#include "cpu/float_mode.h"
+#include "cpu/interrupt.h"
 #include "cpu/view.h"
+#include "problem/float_mode.h"
 
 /* Also for float32 problems: everything up to the one rounding is double. */
 /* each needs what stands before it */
@@ -31,6 +32,11 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *problem, mmf_
     config->threads = 1;
 }
 
+enum {
+    PIECE = 4096, /* products between two questions whether the call is to end */
+    COST = 16     /* multiply-adds of the other kernels that one here counts as */
+};
+
 static double value_at(const mmf_view *view, int operand, int64_t i, int64_t j)
 {
     double value;
@@ -40,22 +46,26 @@ static double value_at(const mmf_view *view, int operand, int64_t i, int64_t j)
 
 /* sum over k of A[i, k] * B[k, j]. Products of float32 are exact in double; those of float64 need
  * the wider type. */
-static double dot(const mmf_view *view, int b, int64_t i, int64_t j)
+static double dot(const mmf_view *view, int b, int64_t i, int64_t j, mmf_interrupt *interrupt)
 {
-    if (view->problem->dtype[MMF_A] == MMF_FLOAT64) {
-        long double sum = 0;
-        for (int64_t k = 0; k < view->problem->k; k++)
-            sum += (long double)value_at(view, MMF_A, i, k) * value_at(view, b, k, j);
-        return (double)sum;
-    }
+    const bool wide = view->problem->dtype[MMF_A] == MMF_FLOAT64;
+    long double wide_sum = 0;
     double sum = 0;
-    for (int64_t k = 0; k < view->problem->k; k++)
-        sum += value_at(view, MMF_A, i, k) * value_at(view, b, k, j);
-    return sum;
+    int64_t k = 0;
+    do {
+        const int64_t end = mmf_min(k + PIECE, view->problem->k);
+        if (mmf_ends(interrupt, 0, COST * (end - k + 1)))
+            break;
+        for (; wide && k < end; k++)
+            wide_sum += (long double)value_at(view, MMF_A, i, k) * value_at(view, b, k, j);
+        for (; k < end; k++)
+            sum += value_at(view, MMF_A, i, k) * value_at(view, b, k, j);
+    } while (k < view->problem->k);
+    return wide ? (double)wide_sum : sum;
 }
 
 __attribute__((noinline)) static void compute(const mmf_problem *problem,
-                                              const mmf_buffers *buffers)
+                                              const mmf_buffers *buffers, mmf_interrupt *interrupt)
 {
     const bool gated = mmf_problem_gated(problem);
     const int64_t batches = mmf_batches(problem);
@@ -66,7 +76,10 @@ __attribute__((noinline)) static void compute(const mmf_problem *problem,
         mmf_view_at(&view, problem, buffers, batch);
         for (int64_t i = 0; i < problem->m; i++) {
             for (int64_t j = 0; j < problem->n; j++) {
-                double z = dot(&view, MMF_B, i, j), up = gated ? dot(&view, MMF_B_UP, i, j) : 0;
+                double z = dot(&view, MMF_B, i, j, interrupt),
+                       up = gated ? dot(&view, MMF_B_UP, i, j, interrupt) : 0;
+                if (mmf_cancelled(interrupt))
+                    return;
                 epilogue_double(&view, i, j, 1, 1, &z, gated ? &up : NULL, 1);
             }
         }
@@ -74,11 +87,11 @@ __attribute__((noinline)) static void compute(const mmf_problem *problem,
 }
 
 static mmf_status run(const mmf_problem *problem, const mmf_config *config,
-                      const mmf_buffers *buffers, const atomic_bool *cancelled)
+                      const mmf_buffers *buffers, mmf_interrupt *interrupt)
 {
-    (void)config, (void)cancelled;
+    (void)config;
     uint64_t mode = mmf_float_mode_enter();
-    compute(problem, buffers);
+    compute(problem, buffers, interrupt);
     mmf_float_mode_leave(mode);
     return MMF_OK;
 }

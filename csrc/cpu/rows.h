@@ -3,6 +3,7 @@
 #ifndef MMF_CPU_ROWS_H
 #define MMF_CPU_ROWS_H
 
+#include "problem/interrupt.h"
 #include "problem/kernel.h"
 
 /* Every kernel of the CPU, best first: what this architecture cannot build is not in the list, and
@@ -33,26 +34,30 @@ int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n);
 
 /* Pack the K x N matrix with element strides (row, col) at data into panels (64-byte aligned). */
 void mmf_cpu_pack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
-                         int64_t col, void *panels);
+                         int64_t col, void *panels, mmf_interrupt *interrupt);
 
 /* The reverse, into element strides (row, col) at data. */
 void mmf_cpu_unpack_panels(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row,
-                           int64_t col, void *data);
+                           int64_t col, void *data, mmf_interrupt *interrupt);
 
 /* The same of layout "pairs64"; dtype is bfloat16. */
 int64_t mmf_cpu_pairs_bytes(mmf_dtype dtype, int64_t k, int64_t n);
 void mmf_cpu_pack_pairs(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
-                        int64_t col, void *panels);
+                        int64_t col, void *panels, mmf_interrupt *interrupt);
 void mmf_cpu_unpack_pairs(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row,
-                          int64_t col, void *data);
+                          int64_t col, void *data, mmf_interrupt *interrupt);
 
 /* Names of the instruction sets found that kernels use, "avx2 fma f16c" (empty: none). */
 const char *mmf_cpu_features(void);
 
-/* Threads of the pool, the calling thread included: set_num_threads, else MATMUL_FUSED_NUM_THREADS,
- * else OMP_NUM_THREADS, else min(affinity, cgroup quota). */
+/* Threads of the pool for a call of this thread, which is counted: num_threads, else
+ * set_num_threads, else MATMUL_FUSED_NUM_THREADS, else OMP_NUM_THREADS, else min(affinity, cgroup
+ * quota). */
 int mmf_cpu_get_threads(void);
 void mmf_cpu_set_threads(int threads);
+
+/* For calls of this thread, from 1 to MMF_MAX_THREADS; 0: as for all. Returns what it was. */
+int mmf_cpu_use_threads(int threads);
 
 /* Complain of a MATMUL_FUSED_NUM_THREADS that is no such number. At import. */
 void mmf_cpu_read_environment(void);

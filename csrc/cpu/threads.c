@@ -12,6 +12,7 @@
 #include "cpu/pool.h"
 #include "cpu/rows.h"
 #include "problem/environment.h"
+#include "problem/status.h"
 
 static int affinity(void)
 {
@@ -147,12 +148,13 @@ static void load_default(void)
         default_threads = mmf_available_processors();
 }
 
-static atomic_int chosen; /* by set_num_threads; 0: the default */
+static atomic_int chosen;             /* by set_num_threads; 0: the default */
+static MMF_THREAD_LOCAL int for_here; /* by num_threads; 0: as all threads */
 
 int mmf_cpu_get_threads(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    int threads = atomic_load_explicit(&chosen, memory_order_relaxed);
+    int threads = for_here > 0 ? for_here : atomic_load_explicit(&chosen, memory_order_relaxed);
     if (threads > 0)
         return threads;
     pthread_once(&once, load_default);
@@ -163,4 +165,11 @@ void mmf_cpu_set_threads(int threads)
 {
     threads = threads < 0 ? 0 : threads < MMF_MAX_THREADS ? threads : MMF_MAX_THREADS;
     atomic_store_explicit(&chosen, threads, memory_order_relaxed);
+}
+
+int mmf_cpu_use_threads(int threads)
+{
+    const int before = for_here;
+    for_here = threads;
+    return before;
 }

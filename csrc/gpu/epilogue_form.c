@@ -3,21 +3,15 @@
  * gemm.c. */
 #include "gpu/epilogue_form.h"
 
-#include "gpu/kernels/common/gemm_args.h"
+#include "gpu/gemm.h"
 
 /* RUN: bytes that a thread stores at once. Rows of a tile (at most 512), MAX_PITCH bytes apart, lie
  * within 2^31 bytes. */
 enum { RUN = 16, MAX_PITCH = 1 << 22 };
 
 static const bool hot[MMF_ACT_COUNT] = {
-#define MMF_ACTIVATION(id, name, parameters, default0, default1, f)
-#define MMF_GATED(id, name, parameters, default0, default1, f)
-#define MMF_ALIAS(name, id)
 #define MMF_HOT(id) [MMF_ACT_##id] = true,
 #include "problem/activations.def"
-#undef MMF_ACTIVATION
-#undef MMF_GATED
-#undef MMF_ALIAS
 };
 
 /* What the epilogue in registers implements. */
@@ -30,21 +24,12 @@ static bool present(const mmf_problem *p, int operand)
     return p->dtype[operand] != MMF_ABSENT;
 }
 
-/* Does every matrix of an operand begin at a multiple of 16 bytes? */
-static bool aligned(const mmf_problem *p, int operand, int64_t size)
-{
-    bool all = p->offset[operand] % RUN == 0;
-    for (int b = 0; b < p->batch_ndim; b++)
-        all = all && p->strides[operand].batch[b] * size % RUN == 0;
-    return all;
-}
-
 /* Rows of whole runs: contiguous, each at a multiple of 16 bytes, 0 or more bytes apart. */
 static bool in_runs(const mmf_problem *p, int operand)
 {
     const mmf_strides *s = &p->strides[operand];
     int64_t size = mmf_dtypes[p->dtype[operand]].size;
-    return p->dtype[operand] == p->dtype[MMF_A] && s->col == 1 && aligned(p, operand, size) &&
+    return p->dtype[operand] == p->dtype[MMF_A] && s->col == 1 && mmf_gpu_aligned(p, operand) &&
            (p->m == 1 || (s->row >= 0 && s->row <= MAX_PITCH / size && s->row * size % RUN == 0));
 }
 
@@ -58,7 +43,7 @@ static bool takes_bias(const mmf_problem *p, int operand, bool *by_row)
     *by_row = s->col == 0;
     if (*by_row)
         return p->m == 1 || (s->row >= 0 && s->row <= MAX_PITCH / size);
-    return s->col == 1 && (p->m == 1 || s->row == 0) && aligned(p, operand, size);
+    return s->col == 1 && (p->m == 1 || s->row == 0) && mmf_gpu_aligned(p, operand);
 }
 
 int mmf_gpu_epilogue_form(const mmf_problem *p, bool general)

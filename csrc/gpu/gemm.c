@@ -38,13 +38,48 @@ bool mmf_gpu_gemm_supports(const mmf_kernel *kernel, const mmf_problem *p, char 
     return true;
 }
 
-static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *problem,
-                       const mmf_buffers *buffers, unsigned char *arguments)
+/* Is an operand absent or of 16 bits? */
+static bool is_short(const mmf_problem *p, int operand)
 {
-    (void)problem;
-    memcpy(arguments + plan->launch[0].argument + offsetof(mmf_gemm_args, data), buffers->data,
-           sizeof buffers->data);
+    return p->dtype[operand] == MMF_ABSENT || mmf_dtypes[p->dtype[operand]].size == 2;
+}
+
+bool mmf_gpu_gemm_may_truncate(const mmf_problem *p, char *reason)
+{
+    if (is_short(p, MMF_OUT) && is_short(p, MMF_PREACTIVATION) && is_short(p, MMF_PREACTIVATION_UP))
+        return true;
+    snprintf(reason, MMF_REASON_TEXT,
+             "truncates its sums, so out and preactivation must have 16 bits");
+    return false;
+}
+
+void mmf_gpu_gemm_bind(const mmf_problem *p, const mmf_buffers *buffers, mmf_gemm_args *args)
+{
+    memcpy(args->data, buffers->data, sizeof args->data);
+    for (int i = MMF_BIAS; p->immediates && i <= MMF_MULTIPLY; i++) {
+        if (!(p->immediates & mmf_immediate((mmf_operand)i)))
+            continue;
+        args->data[i] = NULL; /* of the host */
+        args->immediates[i - MMF_BIAS] = mmf_problem_accumulator(p) == MMF_FLOAT64
+                                             ? *(const double *)buffers->data[i]
+                                             : (double)*(const float *)buffers->data[i];
+    }
+}
+
+mmf_status mmf_gpu_gemm_bind_one(const mmf_launch_plan *plan, const mmf_problem *problem,
+                                 const mmf_buffers *buffers, unsigned char *arguments)
+{
+    mmf_gpu_gemm_bind(problem, buffers, (mmf_gemm_args *)(arguments + plan->launch[0].argument));
     return MMF_OK;
+}
+
+bool mmf_gpu_aligned(const mmf_problem *p, int operand)
+{
+    const int64_t size = mmf_dtypes[p->dtype[operand]].size;
+    bool all = p->offset[operand] % 16 == 0;
+    for (int b = 0; b < p->batch_ndim; b++)
+        all = all && p->strides[operand].batch[b] * size % 16 == 0;
+    return all;
 }
 
 int64_t mmf_gpu_batches(const mmf_problem *p)
@@ -73,6 +108,9 @@ void mmf_gpu_gemm_arguments(int instance, const mmf_problem *p, bool general, mm
     memcpy(args->batch_shape, p->batch_shape, sizeof args->batch_shape);
     memcpy(args->strides, p->strides, sizeof args->strides);
     memcpy(args->dtype, p->dtype, sizeof args->dtype);
+    for (int i = MMF_BIAS; i <= MMF_MULTIPLY; i++)
+        if (p->immediates & mmf_immediate((mmf_operand)i))
+            args->dtype[i] = MMF_GEMM_IMMEDIATE;
     memcpy(args->parameters, p->parameters, sizeof args->parameters);
     args->alpha = p->alpha;
     args->beta = p->beta;
@@ -106,12 +144,12 @@ void mmf_gpu_gemm_configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_
     if (p->m == 0 || p->n == 0 || mmf_gpu_batches(p) == 0)
         return;
     mmf_gpu_gemm_add(plan, kernel->instance, p, config->general_epilogue);
-    plan->bind = bind;
+    plan->bind = mmf_gpu_gemm_bind_one;
 }
 
 mmf_status mmf_gpu_gemm_run(const mmf_problem *problem, const mmf_config *config,
-                            const mmf_buffers *buffers, const atomic_bool *cancelled)
+                            const mmf_buffers *buffers, mmf_interrupt *interrupt)
 {
-    (void)cancelled; /* what was launched runs to its end */
+    (void)interrupt; /* what was launched runs to its end */
     return mmf_launch_plan_run(problem, config, buffers);
 }

@@ -80,7 +80,7 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *problem,
                        const mmf_buffers *buffers, unsigned char *arguments)
 {
     mmf_gemm_args *sums = arguments_of(plan, 0, arguments), *end = arguments_of(plan, 1, arguments);
-    memcpy(end->data, buffers->data, sizeof end->data);
+    mmf_gpu_gemm_bind(problem, buffers, end);
     for (int i = MMF_A; i <= MMF_B_UP; i++) {
         sums->data[i] = buffers->data[i];
         end->data[i] = NULL;
@@ -133,7 +133,7 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     args->beta = 0;
     memset(args->parameters, 0, sizeof args->parameters);
     args->activation = MMF_ACT_NONE;
-    clear_operands(args, MMF_BIAS, MMF_OPERANDS);
+    clear_operands(args, MMF_B_UP + 1, MMF_OPERANDS);
     set_sums(args, MMF_PREACTIVATION, &l, 1);
     if (mmf_problem_gated(p))
         set_sums(args, MMF_PREACTIVATION_UP, &l, 1);

@@ -92,12 +92,6 @@ static mmf_gpu_layout layout_of(const mmf_problem *p)
     return MMF_GPU_LAYOUT_ANY;
 }
 
-/* Is an operand absent or of 16 bits? */
-static bool is_short(const mmf_problem *p, int operand)
-{
-    return p->dtype[operand] == MMF_ABSENT || mmf_dtypes[p->dtype[operand]].size == 2;
-}
-
 static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
     mmf_gpu *gpu;
@@ -113,15 +107,8 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
                            : "takes one batch axis, or several that lie as one");
         return false;
     }
-    /* The instruction truncates its sums: 3 u of the sum for each 16 products of float16 that have
-     * one sign, 1.5 u of bfloat16 (u = 2^-24; measured on an H200). */
-    if (!is_short(p, MMF_OUT) || !is_short(p, MMF_PREACTIVATION) ||
-        !is_short(p, MMF_PREACTIVATION_UP)) {
-        snprintf(reason, MMF_REASON_TEXT,
-                 "truncates its sums, so out and preactivation must have "
-                 "16 bits");
+    if (!mmf_gpu_gemm_may_truncate(p, reason))
         return false;
-    }
     if (p->m > MAX_SIZE || p->n > MAX_SIZE || p->k > MAX_SIZE || mmf_gpu_batches(p) > MAX_SIZE) {
         snprintf(reason, MMF_REASON_TEXT, "takes M, N, K and a batch up to %d", MAX_SIZE);
         return false;
@@ -167,7 +154,7 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
     mmf_status status = mmf_gpu_get(p->device, &gpu);
     if (status)
         return status;
-    memcpy(args->gemm.data, buffers->data, sizeof buffers->data);
+    mmf_gpu_gemm_bind(p, buffers, &args->gemm);
     describe_a(p, a_k, &m);
     int code = encode(gpu->driver, p, &m, a_lines, buffers->data[MMF_A], &args->a);
     describe_b(p, MMF_B, b_k, &m);

@@ -26,26 +26,26 @@ mmf_status mmf_gpu_has_pools(mmf_device device, bool *has)
     return status;
 }
 
-static mmf_status check_pools(mmf_device device)
+static mmf_status check_pools(mmf_device device, const mmf_remedy *remedy)
 {
     char text[24];
     bool has;
     mmf_status status = mmf_gpu_has_pools(device, &has);
     if (status || has)
         return status;
-    return mmf_fail(MMF_NOT_IMPLEMENTED, "%s cannot allocate memory in stream order; pass out=",
-                    mmf_device_name(device, text));
+    return mmf_fail(MMF_NOT_IMPLEMENTED, "%s cannot allocate memory in stream order; %s",
+                    mmf_device_name(device, text), remedy->no_pools);
 }
 
-mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, mmf_device_memory *memory,
-                         bool *full)
+mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, const mmf_remedy *remedy,
+                         mmf_device_memory *memory, bool *full)
 {
     mmf_attempt a;
     int capturing = MMF_NOT_CAPTURING;
     *memory = (mmf_device_memory){.device = device};
     *full = false;
     mmf_gpu_stream_seen(device, stream);
-    mmf_status status = bytes ? check_pools(device) : MMF_OK;
+    mmf_status status = bytes ? check_pools(device, remedy) : MMF_OK;
     if (!status)
         status = mmf_attempt_begin(device, &a);
     if (status)
@@ -55,7 +55,8 @@ mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, mmf_devi
     if (capturing != MMF_NOT_CAPTURING) {
         driver->leave(&a.scope);
         return mmf_fail(MMF_DEVICE_ERROR,
-                        "the stream is being captured, so no result can be allocated; pass out=");
+                        "the stream is being captured, so no memory can be allocated; %s",
+                        remedy->captured);
     }
     if (!a.code &&
         mmf_attempt_note(&a, driver->event_create(&memory->ready, MMF_EVENT_DISABLE_TIMING),
@@ -104,6 +105,48 @@ mmf_status mmf_gpu_used(mmf_device_memory *memory, void *stream)
     mmf_status status = order(memory, stream, true);
     memory->in_doubt |= status != MMF_OK;
     return status;
+}
+
+/* The latest known read on a stream. */
+typedef struct mmf_use {
+    struct mmf_use *next;
+    void *stream, *done; /* an event */
+} mmf_use;
+
+/* That of a stream, a new one if there is none. */
+static mmf_status use_of(mmf_device_memory *memory, void *stream, mmf_attempt *a, mmf_use **use)
+{
+    for (*use = memory->uses; *use && (*use)->stream != stream;)
+        *use = (*use)->next;
+    if (*use)
+        return MMF_OK;
+    mmf_use *made = malloc(sizeof *made);
+    if (!made)
+        return mmf_fail(MMF_NO_MEMORY, "no memory to keep the use of a prepacked weight");
+    *made = (mmf_use){memory->uses, stream, NULL};
+    if (!mmf_attempt_note(a, a->driver->event_create(&made->done, MMF_EVENT_DISABLE_TIMING),
+                          MMF_CALL_EVENT)) {
+        free(made);
+        return MMF_OK; /* the attempt's end tells */
+    }
+    *use = memory->uses = made;
+    return MMF_OK;
+}
+
+mmf_status mmf_gpu_read(mmf_device_memory *memory, void *stream)
+{
+    mmf_attempt a;
+    mmf_use *use = NULL;
+    mmf_status status = mmf_attempt_begin(memory->device, &a), kept = MMF_OK;
+    if (!status) {
+        if (!mmf_attempt_in_capture(&a, stream) && !a.code)
+            kept = use_of(memory, stream, &a, &use);
+        if (use)
+            mmf_attempt_note(&a, a.driver->event_record(use->done, stream), MMF_CALL_RECORD);
+        status = mmf_attempt_end(&a);
+    }
+    memory->in_doubt |= status || kept;
+    return status ? status : kept;
 }
 
 /* A stream of a consumer. CUDA's per-thread stream is another one on each thread; the default one
@@ -189,9 +232,13 @@ static bool free_on(mmf_attempt *a, const mmf_device_memory *memory, void *strea
 {
     if (mmf_attempt_in_capture(a, stream) || a->code)
         return false;
-    if (memory->data &&
+    for (const mmf_use *use = memory->uses; use && memory->data && !a->code; use = use->next)
+        mmf_attempt_note(a, a->driver->stream_wait_event(stream, use->done, 0), MMF_CALL_WAIT);
+    if (memory->data && !a->code &&
         mmf_attempt_note(a, a->driver->stream_wait_event(stream, memory->ready, 0), MMF_CALL_WAIT))
         mmf_attempt_note(a, a->driver->free_async(memory->data, stream), MMF_CALL_FREE);
+    for (const mmf_use *use = memory->uses; use; use = use->next)
+        mmf_attempt_note(a, a->driver->event_destroy(use->done), MMF_CALL_DESTROY);
     mmf_attempt_note(a, a->driver->event_destroy(memory->ready), MMF_CALL_DESTROY);
     return true;
 }
@@ -245,10 +292,15 @@ static void postpone(postponed *item)
         ;
 }
 
-static void drop_readers(mmf_device_memory *memory)
+static void drop_notes(mmf_device_memory *memory)
 {
     while (memory->readers)
         forget_reader(&memory->readers);
+    while (memory->uses) {
+        mmf_use *done = memory->uses;
+        memory->uses = done->next;
+        free(done);
+    }
 }
 
 /* Free of a list what can be freed, and let the rest wait on. idle: all work that was on the device
@@ -269,7 +321,7 @@ static void free_list(postponed *list, mmf_device device, void *alive, bool idle
             postpone(item);
             continue;
         }
-        drop_readers(memory);
+        drop_notes(memory);
         free(item);
     }
 }
@@ -302,12 +354,12 @@ void mmf_gpu_free(mmf_device_memory *memory)
 {
     mmf_gpu_stream_seen(memory->device, NULL);
     if (memory->in_doubt || free_now(memory, NULL)) {
-        drop_readers(memory);
+        drop_notes(memory);
         return;
     }
     postponed *item = malloc(sizeof *item);
     if (!item) { /* lost, rather than the capture or a reader's data */
-        drop_readers(memory);
+        drop_notes(memory);
         return;
     }
     item->memory = *memory;

@@ -1,5 +1,5 @@
-/* Device memory of results that no array library allocates: owned by an mf.Array. Path of a call:
- * results for unknown libraries. */
+/* Device memory that no array library allocates: owned by an mf.Array or a PackedMatrix. Path of a
+ * call: results for unknown libraries, prepacked weights. */
 #ifndef MMF_GPU_MEMORY_H
 #define MMF_GPU_MEMORY_H
 
@@ -15,21 +15,32 @@ typedef struct mmf_device_memory {
     void *ready;   /* event of the driver: the last use of the memory that is known */
     bool in_doubt; /* the driver took no note of a use: the memory is never given back */
     struct mmf_reader *readers; /* streams of consumers, whose uses are not known */
+    struct mmf_use *uses;       /* reads that nobody but the end of the memory waits for */
 } mmf_device_memory;
 
 /* Can the device's driver allocate memory in stream order? */
 mmf_status mmf_gpu_has_pools(mmf_device device, bool *has);
 
-/* Stream-ordered memory, usable on stream at once. Refused while the stream is being captured.
- * *full: the device had no memory left; mmf_gpu_drain() may make room. */
-mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, mmf_device_memory *memory,
-                         bool *full);
+/* What a caller can do where there is no memory: the ends of those errors. */
+typedef struct mmf_remedy {
+    const char *captured, *no_pools;
+} mmf_remedy;
+
+/* Stream-ordered memory, usable on stream at once. Refused while the stream is being captured, and
+ * by drivers without pools. *full: the device had no memory left;
+ * mmf_gpu_drain() may make room. */
+mmf_status mmf_gpu_alloc(mmf_device device, size_t bytes, void *stream, const mmf_remedy *remedy,
+                         mmf_device_memory *memory, bool *full);
 
 /* Let stream wait until the memory is ready. */
 mmf_status mmf_gpu_wait(const mmf_device_memory *memory, void *stream);
 
 /* What was put on stream uses the memory: until it is done, the memory is not ready. */
 mmf_status mmf_gpu_used(mmf_device_memory *memory, void *stream);
+
+/* What was put on stream reads the memory: it is given back behind that, but other streams need not
+ * wait for it. */
+mmf_status mmf_gpu_read(mmf_device_memory *memory, void *stream);
 
 /* A consumer works on the memory on this stream from now on, and says nothing when it is done: the
  * stream waits until the memory is ready, and the memory is given back behind the stream's work. */

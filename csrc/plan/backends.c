@@ -1,74 +1,122 @@
-/* Back ends by device; prepacked layouts so far on the CPU only. Not on the path of a call:
- * prepack, info and set_num_threads. */
+/* Back ends by device, and their prepacked layouts. Not on the path of a call: prepack, info and
+ * set_num_threads. */
 #include "plan/backends.h"
 
 #include "cpu/pool.h"
 #include "cpu/rows.h"
+#include "gpu/reorder.h"
 #include "plan/plan.h"
 #include "problem/environment.h"
+#include "problem/kernel.h"
 
 #include <pthread.h>
 #include <string.h>
 
 _Static_assert(MMF_HOST_THREADS == MMF_MAX_THREADS, "the pool's limit");
 
-/* The prepacked layouts by id: a name, and the functions of the back end that reads it. */
-static const struct {
+static mmf_status pack_panels(const mmf_weight *w, void *packed)
+{
+    mmf_cpu_pack_panels(w->dtype, w->k, w->n, w->data, w->row, w->col, packed, w->interrupt);
+    return MMF_OK;
+}
+
+static mmf_status unpack_panels(const mmf_weight *w, const void *packed)
+{
+    mmf_cpu_unpack_panels(w->dtype, w->k, w->n, packed, w->row, w->col, w->data, w->interrupt);
+    return MMF_OK;
+}
+
+static mmf_status pack_pairs(const mmf_weight *w, void *packed)
+{
+    mmf_cpu_pack_pairs(w->dtype, w->k, w->n, w->data, w->row, w->col, packed, w->interrupt);
+    return MMF_OK;
+}
+
+static mmf_status unpack_pairs(const mmf_weight *w, const void *packed)
+{
+    mmf_cpu_unpack_pairs(w->dtype, w->k, w->n, packed, w->row, w->col, w->data, w->interrupt);
+    return MMF_OK;
+}
+
+/* The prepacked layouts, a back end's best first: what they are called, and the functions of the
+ * back end that reads them. */
+typedef struct layout_row {
+    int id;
+    bool on_gpu;
     const char *name;
     uint32_t dtypes; /* MMF_DTYPE_BIT() of those that it holds */
     int64_t (*bytes)(mmf_dtype dtype, int64_t k, int64_t n);
-    void (*pack)(mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row, int64_t col,
-                 void *packed);
-    void (*unpack)(mmf_dtype dtype, int64_t k, int64_t n, const void *packed, int64_t row,
-                   int64_t col, void *data);
-} layouts[] = {
-    [MMF_CPU_PANELS64] = {"panels64", UINT32_MAX, mmf_cpu_panels_bytes, mmf_cpu_pack_panels,
-                          mmf_cpu_unpack_panels},
-    [MMF_CPU_PAIRS64] = {"pairs64", MMF_DTYPE_BIT(MMF_BFLOAT16), mmf_cpu_pairs_bytes,
-                         mmf_cpu_pack_pairs, mmf_cpu_unpack_pairs},
+    int64_t (*pitch)(mmf_dtype dtype, int64_t k); /* NULL: kernels see no strides */
+    /* Is there code to pack? NULL: always. */
+    mmf_status (*check)(mmf_device device, mmf_dtype dtype);
+    mmf_status (*pack)(const mmf_weight *weight, void *packed);
+    mmf_status (*unpack)(const mmf_weight *weight, const void *packed);
+} layout_row;
+
+static const layout_row layouts[] = {
+    {MMF_CPU_PANELS64, false, "panels64", UINT32_MAX, mmf_cpu_panels_bytes, NULL, NULL, pack_panels,
+     unpack_panels},
+    {MMF_CPU_PAIRS64, false, "pairs64", MMF_DTYPE_BIT(MMF_BFLOAT16), mmf_cpu_pairs_bytes, NULL,
+     NULL, pack_pairs, unpack_pairs},
+    {MMF_GPU_COLUMNS, true, "columns", UINT32_MAX, mmf_gpu_columns_bytes, mmf_gpu_columns_pitch,
+     mmf_gpu_check_columns, mmf_gpu_pack_columns, mmf_gpu_unpack_columns},
 };
+
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 mmf_status mmf_prepack_layout(mmf_device device, mmf_dtype dtype, const char *name, int *layout)
 {
-    char text[24];
-    if (device.type != MMF_CPU)
-        return mmf_fail(MMF_NOT_IMPLEMENTED,
-                        "B is on %s; prepack works on the CPU only in this version",
-                        mmf_device_name(device, text));
-    *layout = strcmp(name, "auto") ? 0 : MMF_CPU_PANELS64;
-    for (int i = MMF_CPU_PANELS64; i <= MMF_CPU_PAIRS64; i++)
-        if (strcmp(name, layouts[i].name) == 0)
-            *layout = i;
-    if (!*layout)
-        return mmf_fail(MMF_VALUE_ERROR,
-                        "unknown layout \"%s\"; on the CPU it is \"auto\", \"%s\" or \"%s\"", name,
-                        layouts[MMF_CPU_PANELS64].name, layouts[MMF_CPU_PAIRS64].name);
-    if (!(layouts[*layout].dtypes & MMF_DTYPE_BIT(dtype)))
-        return mmf_fail(MMF_VALUE_ERROR, "layout \"%s\" holds bfloat16 only, but B is %s",
-                        layouts[*layout].name, mmf_dtypes[dtype].name);
-    return MMF_OK;
+    const bool on_gpu = device.type != MMF_CPU;
+    for (int i = 0; i < LAYOUTS; i++) {
+        const layout_row *row = &layouts[i];
+        if (row->on_gpu != on_gpu || (strcmp(name, "auto") && strcmp(name, row->name)))
+            continue;
+        if (!(row->dtypes & MMF_DTYPE_BIT(dtype)))
+            return mmf_fail(MMF_VALUE_ERROR, "layout \"%s\" holds bfloat16 only, but B is %s",
+                            row->name, mmf_dtypes[dtype].name);
+        *layout = row->id;
+        return row->check ? row->check(device, dtype) : MMF_OK;
+    }
+    return mmf_fail(MMF_VALUE_ERROR, "unknown layout \"%s\"; on %s", name,
+                    on_gpu ? "a GPU it is \"auto\" or \"columns\""
+                           : "the CPU it is \"auto\", \"panels64\" or \"pairs64\"");
+}
+
+static const layout_row *row_of(int id)
+{
+    const layout_row *row = layouts;
+    while (row->id != id)
+        row++;
+    return row;
 }
 
 const char *mmf_prepack_layout_name(int layout)
 {
-    return layouts[layout].name;
+    return row_of(layout)->name;
 }
 
 int64_t mmf_prepack_bytes(int layout, mmf_dtype dtype, int64_t k, int64_t n)
 {
-    return layouts[layout].bytes(dtype, k, n);
+    return row_of(layout)->bytes(dtype, k, n);
 }
 
-void mmf_prepack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
-                 int64_t col, void *packed)
+void mmf_prepack_strides(int layout, mmf_tensor *tensor)
 {
-    layouts[layout].pack(dtype, k, n, data, row, col, packed);
+    const layout_row *row = row_of(layout);
+    if (!row->pitch)
+        return;
+    tensor->strides[0] = 1;
+    tensor->strides[1] = row->pitch(tensor->dtype, tensor->shape[0]);
 }
 
-void mmf_unpack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *packed, int64_t row,
-                int64_t col, void *data)
+mmf_status mmf_prepack(int layout, const mmf_weight *weight, void *packed)
 {
-    layouts[layout].unpack(dtype, k, n, packed, row, col, data);
+    return weight->k && weight->n ? row_of(layout)->pack(weight, packed) : MMF_OK;
+}
+
+mmf_status mmf_unpack(int layout, const mmf_weight *weight, const void *packed)
+{
+    return weight->k && weight->n ? row_of(layout)->unpack(weight, packed) : MMF_OK;
 }
 
 static void read_environment(void)
@@ -102,4 +150,9 @@ int mmf_host_get_threads(void)
 void mmf_host_set_threads(int threads)
 {
     mmf_cpu_set_threads(threads);
+}
+
+int mmf_host_use_threads(int threads)
+{
+    return mmf_cpu_use_threads(threads);
 }

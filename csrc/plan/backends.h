@@ -9,20 +9,21 @@
 #include "gpu/preflight.h"
 #include "problem/problem.h"
 
-/* The id of a prepacked layout by name ("auto": the device's best), or VALUE_ERROR /
- * NOT_IMPLEMENTED. */
+/* The id of a prepacked layout by name ("auto": the device's best), or VALUE_ERROR;
+ * NOT_IMPLEMENTED where the device cannot pack. */
 mmf_status mmf_prepack_layout(mmf_device device, mmf_dtype dtype, const char *name, int *layout);
 const char *mmf_prepack_layout_name(int layout);
 
-/* Bytes that a K x N weight takes in a layout. */
+/* Bytes that a K x N weight takes in a layout, a multiple of 64. */
 int64_t mmf_prepack_bytes(int layout, mmf_dtype dtype, int64_t k, int64_t n);
 
-/* Bring the K x N matrix with element strides (row, col) into a layout (64-byte aligned), and back,
- * without rounding. */
-void mmf_prepack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *data, int64_t row,
-                 int64_t col, void *packed);
-void mmf_unpack(int layout, mmf_dtype dtype, int64_t k, int64_t n, const void *packed, int64_t row,
-                int64_t col, void *data);
+/* Set the strides of a tensor (K, N) to those that kernels see, if the layout has strides. */
+void mmf_prepack_strides(int layout, mmf_tensor *tensor);
+
+/* Bring a weight into a layout (64-byte aligned), and back, without rounding; on a GPU in the order
+ * of the weight's stream. Nothing happens where K or N is 0. */
+mmf_status mmf_prepack(int layout, const mmf_weight *weight, void *packed);
+mmf_status mmf_unpack(int layout, const mmf_weight *weight, const void *packed);
 
 /* Read the environment, once per process: at import, before anything else here is called. */
 void mmf_read_environment(void);
@@ -37,5 +38,6 @@ int mmf_device_units(mmf_device device);
 const char *mmf_host_features(void);
 int mmf_host_get_threads(void);
 void mmf_host_set_threads(int threads);
+int mmf_host_use_threads(int threads); /* of this thread, 0: as all; returns what it was */
 
 #endif

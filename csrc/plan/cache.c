@@ -101,8 +101,8 @@ static mmf_status check_aliasing(const mmf_cache_entry *entry, const mmf_request
             const range *other = &entry->range[i];
             const int64_t at = (int64_t)(intptr_t)r->operand[other->operand]->data;
             if (low < at + other->high && at + other->low < high)
-                return mmf_check_aliasing(r, r->terms.alpha != 0,
-                                          entry->prepared.problem.beta != 0);
+                return mmf_check_aliasing(r, !mmf_is_zero(r->terms.alpha),
+                                          !mmf_is_zero(entry->prepared.problem.beta));
         }
     }
     return MMF_OK;
@@ -171,7 +171,7 @@ static void find_ranges(mmf_cache_entry *entry, const mmf_request *r)
     for (int i = 0; i < MMF_OPERANDS; i++) {
         const mmf_tensor *t = r->operand[i];
         const mmf_extent extent = t ? mmf_tensor_extent(t) : (mmf_extent){0, 0};
-        if (extent.begin == extent.end)
+        if (extent.begin == extent.end || r->terms.immediates & mmf_immediate((mmf_operand)i))
             continue;
         const int64_t data = (int64_t)(intptr_t)t->data;
         entry->range[entry->ranges++] = (range){extent.begin - data, extent.end - data, (uint8_t)i};

@@ -64,7 +64,7 @@ __attribute__((noinline)) static mmf_status check_each(const mmf_request *r, mmf
 {
     mmf_status status = check_out_dtype(r, result);
     for (int i = MMF_B; !status && i < MMF_OPERANDS; i++) {
-        if (!r->operand[i])
+        if (!r->operand[i] || r->terms.immediates & mmf_immediate((mmf_operand)i))
             continue;
         status = check_device(r, (mmf_operand)i);
         if (!status)
@@ -128,7 +128,8 @@ mmf_status mmf_check_gate(const mmf_request *r, mmf_gate_layout *gate)
     }
     bool takes_pair =
         *gate == MMF_GATE_PAIR || terms->packed; /* a packed weight may stem from a pair */
-    if (r->operand[MMF_BIAS] && (bias_up ? !takes_pair : *gate == MMF_GATE_PAIR))
+    const bool number = terms->immediates & mmf_immediate(MMF_BIAS); /* serves both */
+    if (r->operand[MMF_BIAS] && (bias_up ? !takes_pair : *gate == MMF_GATE_PAIR && !number))
         return mmf_fail(MMF_VALUE_ERROR,
                         bias_up ? "bias is a pair but B is not; pass one bias of B's columns"
                                 : "B is a pair, so bias must be None or a pair (gate, up)");
@@ -176,7 +177,8 @@ mmf_status mmf_check_aliasing(const mmf_request *r, bool reads_products, bool re
     mmf_extent out = result ? mmf_tensor_extent(result) : nowhere;
     mmf_extent pre = z ? mmf_tensor_extent(z) : nowhere;
     for (int i = MMF_A; i < MMF_OPERANDS; i++) {
-        if (!r->operand[i] || mmf_operands[i].access == MMF_WRITE)
+        if (!r->operand[i] || mmf_operands[i].access == MMF_WRITE ||
+            r->terms.immediates & mmf_immediate((mmf_operand)i))
             continue;
         mmf_extent extent = mmf_tensor_extent(r->operand[i]);
         if (!mmf_extents_meet(out, extent) && !mmf_extents_meet(pre, extent))

@@ -4,9 +4,8 @@
 #ifndef MMF_KERNEL_H
 #define MMF_KERNEL_H
 
+#include "problem/interrupt.h"
 #include "problem/problem.h"
-
-#include <stdatomic.h>
 
 enum { MMF_CONFIG_BYTES = 4096, MMF_MAX_LAUNCHES = 3 };
 
@@ -51,10 +50,10 @@ typedef struct mmf_family {
      * answers are kept for calls with other buffers. */
     void (*configure)(const mmf_kernel *kernel, const mmf_problem *problem, mmf_config *config);
     /* Compute the problem that configure() saw. Called without the GIL where that pays. Either
-     * writes all of out and returns MMF_OK, or writes nothing and returns an error. cancelled, if
-     * not NULL, may be set by another thread while this runs. */
+     * writes all of out and returns MMF_OK, or writes nothing and returns an error; or it was
+     * cancelled through interrupt (NULL: it cannot be). */
     mmf_status (*run)(const mmf_problem *problem, const mmf_config *config,
-                      const mmf_buffers *buffers, const atomic_bool *cancelled);
+                      const mmf_buffers *buffers, mmf_interrupt *interrupt);
     /* Of a GPU: what differs from one launch of whole tiles, which *work is when this is called.
      * NULL: nothing. */
     void (*work)(const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);

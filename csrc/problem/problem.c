@@ -64,6 +64,23 @@ __attribute__((cold)) static mmf_status fail_shapes(const mmf_request *r, const 
     return mmf_fail(MMF_VALUE_ERROR, "%s", text);
 }
 
+/* K differs. A weight stored (N, K), as in torch.nn.Linear, is the commonest reason. */
+__attribute__((cold)) static mmf_status fail_depth(const mmf_request *r)
+{
+    const mmf_tensor *a = r->operand[MMF_A], *b = r->operand[MMF_B];
+    const bool transposed =
+        b->ndim > 1 && !r->terms.packed && a->shape[a->ndim - 1] == b->shape[b->ndim - 1];
+    const char *hint = !transposed            ? ""
+                       : r->operand[MMF_B_UP] ? "; (N, K) weights? pass (B[0].T, B[1].T)"
+                       : b->ndim == 2         ? "; an (N, K) weight? pass B.T"
+                                              : "; (N, K) weights? pass B.mT";
+    char format[256];
+    snprintf(format, sizeof format,
+             "A %%s and B %%s do not match: K is the last axis of A and the last but one of B%s",
+             hint);
+    return fail_shapes(r, format);
+}
+
 static mmf_status broadcast_batch(const mmf_request *r, shapes *s)
 {
     const mmf_tensor *a = r->operand[MMF_A], *b = r->operand[MMF_B];
@@ -93,8 +110,7 @@ static mmf_status check_product_shapes(const mmf_request *r, mmf_gate_layout gat
                         mmf_shape_text(up->ndim, up->shape, up_text));
     }
     if (a->shape[a->ndim - 1] != b->shape[b->ndim > 1 ? b->ndim - 2 : 0])
-        return fail_shapes(
-            r, "A %s and B %s do not match: K is the last axis of A and the last but one of B");
+        return fail_depth(r);
     if (gate != MMF_GATE_NONE && b->ndim == 1)
         return fail_shapes(r, "a gated activation needs columns: A is %s, but B %s has one axis");
     if (split && b->shape[b->ndim - 1] % 2)
@@ -114,7 +130,7 @@ static mmf_status make_shapes(const mmf_request *r, mmf_gate_layout gate, mmf_pr
     s->has_col = b->ndim > 1;
     p->m = s->has_row ? a->shape[a->ndim - 2] : 1;
     p->n = s->has_col ? b->shape[b->ndim - 1] : 1;
-    p->k = r->terms.alpha == 0 ? 0 : a->shape[a->ndim - 1];
+    p->k = mmf_is_zero(r->terms.alpha) ? 0 : a->shape[a->ndim - 1];
     if (gate != MMF_GATE_NONE && gate != MMF_GATE_PAIR)
         p->n /= 2;
     p->batch_ndim = s->ndim;
@@ -279,9 +295,13 @@ static void add_weights(making *m)
     const mmf_tensor *b = r->operand[MMF_B];
     bool gated = mmf_problem_gated(m->problem);
     if (r->terms.packed) {
-        set_operand(m, MMF_B, b->dtype, b->data);
-        if (gated)
-            set_operand(m, MMF_B_UP, b->dtype, r->panels_up);
+        mmf_strides strides = {0};
+        if (r->terms.packed & MMF_PACKED_STRIDED)
+            place_product(b, m->problem->batch_ndim, true, &strides);
+        for (int i = MMF_B; i <= MMF_B + gated; i++) {
+            set_operand(m, i, b->dtype, i == MMF_B ? b->data : r->panels_up);
+            m->problem->strides[i] = strides;
+        }
         return;
     }
     add_product(m, MMF_B);
@@ -304,7 +324,7 @@ static mmf_status add_operands(making *m)
         mmf_status status = add_epilogue(m, i);
         if (status)
             return status;
-        if (i == MMF_C && p->beta == 0) { /* checked, not read */
+        if (i == MMF_C && mmf_is_zero(p->beta)) { /* checked, not read */
             p->strides[i] = (mmf_strides){0};
             set_operand(m, i, MMF_ABSENT, NULL);
             p->immediates &= (uint8_t)~mmf_immediate(i);
@@ -324,7 +344,7 @@ static void set_terms(const mmf_request *r, mmf_gate_layout gate, mmf_problem *p
     p->device = r->operand[MMF_A]->device;
     p->activation = terms->activation;
     p->gate_layout = (uint8_t)gate;
-    p->packed = terms->packed;
+    p->packed = terms->packed & MMF_PACKED_STRIDED ? 0 : terms->packed;
     p->allow_tf32 = terms->allow_tf32;
     p->immediates = terms->immediates;
     p->alpha = terms->alpha;
@@ -354,7 +374,7 @@ mmf_status mmf_problem_make(const mmf_request *r, mmf_problem *p, mmf_buffers *b
     if (!status && out)
         status = check_output("out", out, &m.shapes, p->n);
     if (!status && (out || r->operand[MMF_PREACTIVATION]))
-        status = mmf_check_aliasing(r, r->terms.alpha != 0, p->beta != 0);
+        status = mmf_check_aliasing(r, !mmf_is_zero(r->terms.alpha), !mmf_is_zero(p->beta));
     if (status)
         return status;
     if (out) {
@@ -380,7 +400,7 @@ void mmf_problem_set_out(mmf_problem *p, mmf_buffers *buffers, const mmf_request
                   (p->immediates ? MMF_HAS(MMF_FEATURE_IMMEDIATES) : 0);
     for (int i = 0; i < MMF_OPERANDS; i++) {
         p->features |= p->dtype[i] != MMF_ABSENT ? MMF_HAS(i) : 0;
-        if (p->device.type != MMF_CPU)
+        if (p->device.type != MMF_CPU && !(p->immediates & mmf_immediate((mmf_operand)i)))
             p->offset[i] = (uintptr_t)buffers->data[i] % 64;
     }
     mmf_problem_merge_axes(p);

@@ -8,6 +8,8 @@
 #include "problem/status.h"
 #include "problem/tensor.h"
 
+#include <string.h>
+
 #define MMF_MAX_BATCH (MMF_MAX_RANK - 2)
 
 typedef enum mmf_operand {
@@ -116,11 +118,25 @@ typedef struct mmf_terms {
     uint8_t immediates;  /* mmf_immediate() of those operands */
 } mmf_terms;
 
+/* A prepacked layout with this bit is a matrix with strides, that of the tensor; where gated, its
+ * up stream has them too. Kernels see a plain weight. */
+#define MMF_PACKED_STRIDED 0x80
+
+/* A K x N weight outside of a prepacked layout: what is packed, and unpacked to. */
+typedef struct mmf_weight {
+    mmf_device device;
+    void *stream; /* of a GPU, NULL: its default one */
+    mmf_dtype dtype;
+    int64_t k, n, row, col; /* strides in elements */
+    void *data;
+    struct mmf_interrupt *interrupt; /* on the CPU: may end the work half-way */
+} mmf_weight;
+
 /* The arguments of a call after import. Absent tensors are NULL; ..._UP: a pair was passed. */
 typedef struct mmf_request {
     const mmf_tensor *operand[MMF_OPERANDS];
     mmf_terms terms;
-    void *panels_up; /* a prepacked B: its data is the first panel, this that of the up stream */
+    void *panels_up; /* a prepacked B: its data is that of the first stream, this of the up one */
 } mmf_request;
 
 /* Check a request and fill *problem and *buffers with all but MMF_OUT. *result is out if it was
@@ -133,6 +149,14 @@ mmf_status mmf_problem_make(const mmf_request *request, mmf_problem *problem, mm
  * problem is complete. Cannot fail. */
 void mmf_problem_set_out(mmf_problem *problem, mmf_buffers *buffers, const mmf_request *request,
                          const mmf_tensor *out);
+
+/* Is it 0 or -0? By its bits: a thread that flushes subnormals compares them equal to 0. */
+static inline bool mmf_is_zero(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits << 1 == 0;
+}
 
 static inline bool mmf_problem_has(const mmf_problem *problem, mmf_operand operand)
 {

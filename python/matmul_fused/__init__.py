@@ -1,11 +1,12 @@
 """activation(alpha * A @ B + beta * C + bias) in one kernel, for NumPy, torch, JAX and every DLPack array.
 
-The call itself lives in the extension `_core` (csrc/); `report` holds explain and info. `matmul_fused.testing` is
-imported on first use. The stub __init__.pyi has the full texts.
+The call itself lives in the extension `_core` (csrc/); `report` holds explain and info. Whatever the call does not need
+is imported on first use. The stub __init__.pyi has the full texts.
 """
 
+import contextlib
 import importlib
-import logging
+import sys
 
 from . import _core
 from ._core import (
@@ -20,9 +21,6 @@ from ._core import (
     prepack,
     set_num_threads,
 )
-from .report import Explanation, Info, explain, info
-from .report import ignored as _ignored
-from .report import printable as _printable
 
 __all__ = [
     "Array",
@@ -37,44 +35,79 @@ __all__ = [
     "get_num_threads",
     "info",
     "matmul_fused",
+    "num_threads",
     "prepack",
     "set_num_threads",
     "testing",
 ]
 
-_LAZY = ("testing",)
+# name -> the submodule that has it; "testing" is one itself
+_LAZY = {"Explanation": "report", "Info": "report", "explain": "report", "info": "report", "testing": ""}
 
 
 def __getattr__(name):
-    if name in _LAZY:
-        return importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f".{_LAZY[name] or name}", __name__)
+    globals()[name] = getattr(module, name) if _LAZY[name] else module
+    return globals()[name]
 
 
 def __dir__():
     return __all__
 
 
+@contextlib.contextmanager
+def num_threads(n, /):
+    """Threads of the CPU back end for calls of this thread within the block: `with mf.num_threads(1): ...`.
+
+    Other threads keep their number. A block must not await: other tasks of the thread would have its number, too.
+    """
+    before = _core._use_num_threads(n)
+    try:
+        yield
+    finally:
+        _core._use_num_threads(before)
+
+
+def _add_handler(logger, handler):
+    """Once in a process: after a reload the logger has it already."""
+    handler.set_name(f"{__name__}.{type(handler).__name__}")
+    if handler.name in [old.name for old in logger.handlers]:
+        return
+    logger.addHandler(handler)
+
+
 def _set_up_logging(level):
     """Give the logger its NullHandler and, where MATMUL_FUSED_LOG is set, a handler on stderr."""
+    import logging
+
     logger = logging.getLogger(__name__)
-    logger.addHandler(logging.NullHandler())
+    _add_handler(logger, logging.NullHandler())
     if level is None:
         return logger
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(name)s: %(levelname)s: %(message)s"))
-    logger.addHandler(handler)
+    _add_handler(logger, handler)
     logger.setLevel(logging.getLevelNamesMapping().get(level.upper(), logging.NOTSET))
     return logger
 
 
 def _start():
+    """Say what there is to say: only then, or where logging is there already, the logger is made."""
     facts = _core.info()
     values = {name: value for name, _, value in facts["environment"]}
-    logger = _set_up_logging(values["MATMUL_FUSED_LOG"])
+    level = values["MATMUL_FUSED_LOG"]
+    if level is None and not facts["ignored"] and "logging" not in sys.modules:
+        return
+    logger = _set_up_logging(level)
     logger.debug("version %(version)s, kernels %(kernels)s, %(threads)d threads", facts)
-    for name, why in _ignored(facts):
-        logger.warning("%s=%s: %s", name, _printable(values[name]), why)
+    if level is None and not facts["ignored"]:
+        return
+    from .report import ignored, printable
+
+    for name, why in ignored(facts):
+        logger.warning("%s=%s: %s", name, printable(values[name]), why)
 
 
 _start()

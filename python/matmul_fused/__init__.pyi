@@ -1,5 +1,8 @@
 # The public interface with full texts. What the extension says at run time (help()) is the short form of these.
-from typing import Any, Final, Literal, Protocol, SupportsIndex, TypeAlias, TypeVar, final, overload
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Final, Literal, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +25,7 @@ __all__ = [
     "get_num_threads",
     "info",
     "matmul_fused",
+    "num_threads",
     "prepack",
     "set_num_threads",
     "testing",
@@ -29,30 +33,9 @@ __all__ = [
 
 __version__: Final[str]
 
-_ActivationName: TypeAlias = Literal[
-    "relu",
-    "gelu",
-    "gelu_tanh",
-    "silu",
-    "swish",
-    "sigmoid",
-    "tanh",
-    "relu_squared",
-    "quick_gelu",
-    "leaky_relu",
-    "elu",
-    "hardswish",
-    "softplus",
-    "mish",
-]
-_GatedName: TypeAlias = Literal["swiglu", "geglu", "geglu_tanh", "reglu", "glu", "swiglu_oai"]
-_WithParameters: TypeAlias = (
-    tuple[Literal["leaky_relu", "elu"], float]
-    | tuple[Literal["clamp"], float, float]
-    | tuple[Literal["swiglu_oai"], float]
-    | tuple[Literal["swiglu_oai"], float, float]
-)
-_Activation: TypeAlias = _ActivationName | _GatedName | _WithParameters | None
+_Parameter: TypeAlias = float | np.floating[Any] | np.integer[Any]
+# A name (see activations), (name, parameter, ...), or a function or module of torch or jax that is one.
+_Activation: TypeAlias = str | tuple[str] | tuple[str, *tuple[_Parameter, ...]] | Callable[..., Any] | None
 _GateLayout: TypeAlias = Literal["halves", "halves_up_first", "interleaved"] | None
 _Real: TypeAlias = float | np.floating[Any] | np.integer[Any]
 
@@ -68,7 +51,8 @@ class _LibraryArray(_SupportsDLPack, Protocol):
 
 _Operand: TypeAlias = _SupportsDLPack  # numpy.ndarray is one
 _Weight: TypeAlias = _Operand | PackedMatrix | tuple[_Operand, _Operand] | tuple[PackedMatrix, PackedMatrix]
-_Bias: TypeAlias = _Operand | tuple[_Operand, _Operand] | None
+_Addend: TypeAlias = _Operand | _Real  # an array or a number
+_Bias: TypeAlias = _Addend | tuple[_Addend, _Addend] | None
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _A = TypeVar("_A", bound=_LibraryArray)
@@ -85,9 +69,10 @@ class DeviceError(RuntimeError):
 
 @final
 class Array:
-    """A result for a DLPack producer that is no library matmul_fused knows.
+    """A result for a DLPack producer that is no library matmul_fused knows and has no `__array_namespace__`.
 
-    It has memory, a shape and a dtype; read it through DLPack, e.g. `np.from_dlpack(result)`.
+    It has memory, a shape and a dtype; any library takes it over through DLPack. On the CPU it is also a buffer and
+    what np.asarray takes, without a copy (bfloat16: with ml_dtypes); an index and a loop give what NumPy gives.
     """
 
     @property
@@ -98,6 +83,13 @@ class Array:
     @property
     def device(self) -> str:
         """ "cpu", "rocm:0", "cuda:1"."""
+    def __len__(self) -> int: ...
+    def __getitem__(self, key: Any, /) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    if sys.version_info >= (3, 12):  # before, buffers have no method
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """An ndarray that shares the memory unless dtype or copy=True asks for another. TypeError for a GPU's."""
     def __dlpack__(
         self,
         *,
@@ -113,7 +105,8 @@ class PackedMatrix:
     """A weight reordered once by `prepack` for the kernels of its device: pass it as B.
 
     It owns a copy, never changes and may be used by many threads at once. A pickle of it holds the plain weight, which
-    is packed again when it is loaded.
+    is packed again when it is loaded; one on a GPU cannot be pickled. docs/prepack.md shows how a torch module holds
+    one beside its state_dict.
     """
 
     @property
@@ -131,7 +124,11 @@ class PackedMatrix:
         """The gate layout that it was packed with."""
     @property
     def nbytes(self) -> int:
-        """Bytes that the panels take."""
+        """Bytes that the packed weight takes."""
+    def __array__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raises TypeError: it is no array; `np.asarray(packed.unpack())` is the plain weight."""
+    def __copy__(self) -> PackedMatrix: ...
+    def __deepcopy__(self, memo: object, /) -> PackedMatrix: ...
     def unpack(self) -> Array:
         """The weight as it was passed to prepack, in a new (K, N) Array; the values are exactly the same."""
 
@@ -144,8 +141,8 @@ def matmul_fused(
     *,
     alpha: _Real = 1.0,
     beta: _Real | None = None,
-    C: _Operand | None = None,
-    multiply: _Operand | None = None,
+    C: _Addend | None = None,
+    multiply: _Addend | None = None,
     preactivation: _Operand | None = None,
     gate_layout: _GateLayout = None,
     out: _Out,
@@ -162,32 +159,62 @@ def matmul_fused(
     axis. A weight stored (N, K), as in torch.nn.Linear, is passed as `W.T`: a view, never copied.
 
     A: (..., M, K). float32, float64, float16 or bfloat16 (ml_dtypes.bfloat16 in NumPy), in any strides: a NumPy array,
-        a torch tensor, a JAX array, anything with `__dlpack__`. The result belongs to the library of A; other DLPack
-        producers get a matmul_fused.Array.
+        a torch tensor, a JAX array, anything with `__dlpack__`. The result belongs to the library of A (that of the
+        array API makes it by `A.__array_namespace__().from_dlpack`); other DLPack producers get a matmul_fused.Array.
     B: (..., K, N), dtype of A; a PackedMatrix; for a gated activation also the pair (B_gate, B_up).
     bias: broadcasts to z by NumPy's rules; 1-D lies along the last axis, (M, 1) is a bias per row. A pair with a pair
-        B. dtype of A, of the result, or float32 (C and multiply too).
-    activation: None, a name, or a name with parameters:
-        "relu"          max(z, 0)
-        "gelu"          z * (1 + erf(z / sqrt 2)) / 2; never the tanh form     Hendrycks, Gimpel, arXiv:1606.08415
-        "gelu_tanh"     z / 2 * (1 + tanh(sqrt(2 / pi) * (z + 0.044715 z^3)))  ibid.
-        "quick_gelu"    z * sigmoid(1.702 z)                                   ibid.; CLIP
-        "silu", "swish" z * sigmoid(z)                                         Elfwing et al., arXiv:1702.03118
-        "sigmoid", "tanh"
-        "relu_squared"  max(z, 0)^2                                            So et al., arXiv:2109.08668
-        "leaky_relu"    z if z >= 0 else slope * z; slope 0.01, or ("leaky_relu", slope)
-        "elu"           z if z >= 0 else a * (e^z - 1); a 1, or ("elu", a)     Clevert et al., arXiv:1511.07289
-        "hardswish"     z * clamp(z + 3, 0, 6) / 6                             Howard et al., arXiv:1905.02244
-        "softplus"      log(1 + e^z); z itself above 20, as in torch
-        "mish"          z * tanh(softplus(z))                                  Misra, arXiv:1908.08681
-        ("clamp", low, high)
-        Gated forms f(g, u) of the gate and up columns of z: Dauphin et al., arXiv:1612.08083; Shazeer, arXiv:2002.05202
-        "swiglu"        silu(g) * u
-        "geglu", "geglu_tanh"  gelu(g) * u, gelu_tanh(g) * u
-        "reglu"         relu(g) * u
-        "glu"           sigmoid(g) * u
-        "swiglu_oai"    with g = min(g, limit), u = clamp(u, -limit, limit): g * sigmoid(a * g) * (u + 1); limit 7,
-                        a 1.702, or ("swiglu_oai", limit, a)                   gpt-oss
+        B. dtype of A, of the result, or float32. Or a number (not a bool), rounded once to the type of the sums. C and
+        multiply alike; a 0-d array is an array.
+    activation: None, a name in letters of any case, (name, parameter, ...), or a function or module of torch or jax
+        that is one of them: torch.nn.functional.gelu, torch.nn.SiLU(), jax.nn.gelu (its tanh form). By name:
+        "relu": max(z, 0)
+        "gelu": z * (1 + erf(z / sqrt(2))) / 2  [arXiv:1606.08415]
+        "gelu_tanh": z / 2 * (1 + tanh(sqrt(2 / pi) * (z + 0.044715 z^3)))  [arXiv:1606.08415]
+        "silu": z * sigmoid(z)  [arXiv:1702.03118]
+        "sigmoid": 1 / (1 + e^-z)
+        "tanh": tanh(z)
+        "relu_squared": max(z, 0)^2  [arXiv:2109.08668]
+        "quick_gelu": z * sigmoid(1.702 z)  [arXiv:1606.08415; CLIP]
+        ("leaky_relu", slope=0.01): z if z >= 0 else slope * z
+        ("elu", alpha=1): z if z >= 0 else alpha * (e^z - 1)  [arXiv:1511.07289]
+        "hardswish": z * clamp(z + 3, 0, 6) / 6  [arXiv:1905.02244]
+        "softplus": log(1 + e^z), z itself above 20
+        "mish": z * tanh(log(1 + e^z))  [arXiv:1908.08681]
+        ("clamp", low, high): min(max(z, low), high)
+        ("hardtanh", low=-1, high=1): min(max(z, low), high)
+        "hardsigmoid": clamp(z + 3, 0, 6) / 6
+        "selu": 1.0507 * (z if z >= 0 else 1.6733 * (e^z - 1))  [arXiv:1706.02515]
+        ("celu", alpha=1): z if z >= 0 else alpha * (e^(z / alpha) - 1)  [arXiv:1704.07483]
+        "softsign": z / (1 + |z|)
+        "logsigmoid": log(sigmoid(z))
+        ("threshold", threshold, value): z if z > threshold else value
+        ("softshrink", lambda=0.5): z - clamp(z, -lambda, lambda)
+        ("hardshrink", lambda=0.5): z if |z| > lambda else 0
+        "tanhshrink": z - tanh(z)
+        "exp": e^z
+        "gelu_10": clamp(gelu(z), -10, 10)  [transformers]
+        "laplace": (1 + erf((z - 0.707107) / (0.282095 sqrt(2)))) / 2  [arXiv:2209.10655; transformers]
+        ("xielu", alpha_p=0.8, alpha_n=0.8, beta=0.5, eps=-1e-06):
+            alpha_p z^2 + beta z if z > 0 else alpha_n (e^min(z, eps) - 1 - z) + beta z  [arXiv:2411.13010]
+        Gated forms f(g, u) of the gate and up columns of z:
+        "swiglu": silu(g) * u  [arXiv:2002.05202]
+        "geglu": gelu(g) * u  [arXiv:2002.05202]
+        "geglu_tanh": gelu_tanh(g) * u  [arXiv:2002.05202]
+        "reglu": relu(g) * u  [arXiv:2002.05202]
+        "glu": sigmoid(g) * u  [arXiv:1612.08083]
+        ("swiglu_oai", limit=7, alpha=1.702):
+            g * sigmoid(alpha g) * (u + 1), g = min(g, limit), u = clamp(u, -limit, limit)  [gpt-oss]
+        ("swiglu", limit, alpha=1, beta=0):
+            g * sigmoid(alpha g) * (u + beta), g = min(g, limit), u = clamp(u, -limit, limit)  [GLM-5.3,
+            MiniMax-M3, DeepSeek-V4]
+        ("situglu", beta, linear_beta=inf):
+            beta tanh(g / beta) * sigmoid(g) * linear_beta tanh(u / linear_beta), inf: no bound  [Kimi K3]
+        ("swiglustep", limit=7): min(silu(g), limit) * clamp(u, -limit, limit)  [vLLM]
+        ("fatreglu", threshold=0): (g if g > threshold else 0) * u  [MiniCPM-S]
+        Other names: identity, linear, none; swish; gelu_new, gelu_pytorch_tanh, gelu_fast; relu2, relu6; and those of
+        vLLM, which mean a gate_layout too: silu_and_mul, mul_and_silu, gelu_and_mul, situ_and_mul, ... "gelu" is always
+        the erf form. xielu takes the alphas after softplus; vLLM and transformers store them before: pass
+        ("xielu", softplus(m.alpha_p), m.beta + softplus(m.alpha_n), m.beta, m.eps).
         A NaN in z stays a NaN in all of them.
     alpha, beta: real numbers. beta None: 1 if C is given, else 0. beta == 0: C is not read. alpha == 0: A and B are
         not read.
@@ -211,6 +238,10 @@ def matmul_fused(
 
     Two calls with the same values, shapes, strides, alignment, device and version give the same bits, whatever the
     number of threads.
+
+    Signal handlers run during a long call of the main thread on the CPU, every 50 ms, and may call matmul_fused
+    themselves. What one raises (KeyboardInterrupt) ends the call; out, a C that is out, and preactivation then hold
+    anything. What was launched on a GPU runs to its end.
     """
 
 @overload
@@ -222,8 +253,8 @@ def matmul_fused(
     *,
     alpha: _Real = 1.0,
     beta: _Real | None = None,
-    C: _Operand | None = None,
-    multiply: _Operand | None = None,
+    C: _Addend | None = None,
+    multiply: _Addend | None = None,
     preactivation: _Operand | None = None,
     gate_layout: _GateLayout = None,
     out: None = None,
@@ -240,8 +271,8 @@ def matmul_fused(
     *,
     alpha: _Real = 1.0,
     beta: _Real | None = None,
-    C: _Operand | None = None,
-    multiply: _Operand | None = None,
+    C: _Addend | None = None,
+    multiply: _Addend | None = None,
     preactivation: _Operand | None = None,
     gate_layout: _GateLayout = None,
     out: None = None,
@@ -258,8 +289,8 @@ def matmul_fused(  # type: ignore[overload-overlap]  # a _LibraryArray is a _Sup
     *,
     alpha: _Real = 1.0,
     beta: _Real | None = None,
-    C: _Operand | None = None,
-    multiply: _Operand | None = None,
+    C: _Addend | None = None,
+    multiply: _Addend | None = None,
     preactivation: _Operand | None = None,
     gate_layout: _GateLayout = None,
     out: None = None,
@@ -276,8 +307,8 @@ def matmul_fused(
     *,
     alpha: _Real = 1.0,
     beta: _Real | None = None,
-    C: _Operand | None = None,
-    multiply: _Operand | None = None,
+    C: _Addend | None = None,
+    multiply: _Addend | None = None,
     preactivation: _Operand | None = None,
     gate_layout: _GateLayout = None,
     out: None = None,
@@ -293,8 +324,8 @@ def explain(
     *,
     alpha: _Real = 1.0,
     beta: _Real | None = None,
-    C: _Operand | None = None,
-    multiply: _Operand | None = None,
+    C: _Addend | None = None,
+    multiply: _Addend | None = None,
     preactivation: _Operand | None = None,
     gate_layout: _GateLayout = None,
     out: _Operand | None = None,
@@ -312,18 +343,31 @@ def prepack(
 ) -> PackedMatrix:
     """Reorder a (K, N) weight once, so that calls with it as B need not.
 
+    On the CPU it pays where a call would reorder B itself: from about 16 rows of A on, and for fewer rows of float32
+    and float64. Calls with 1 to 8 rows of a float16 or bfloat16 A read a plain B in place, and may be slower with a
+    packed one (on one machine down to 0.75x at M = 2 to 4): time both, or keep the plain weight for such calls. On a
+    GPU it pays for weights that matrix kernels refuse: interleaved gates, odd pitches, odd addresses.
+
     B: 2-D, any strides, one of the four dtypes; it is copied. A pair (gate, up) of one shape and dtype becomes one
     PackedMatrix with "halves". gate_layout: where the gate and up columns lie, if one weight holds both. layout:
-    "auto", or the name of a packed layout of B's device ("panels64" on the CPU, or "pairs64", of bfloat16, for CPUs
-    with AMX alone).
+    "auto", or the name of a packed layout of B's device: on the CPU "panels64" or "pairs64" (of bfloat16, for CPUs
+    with AMX alone), on a GPU "columns". On a GPU the copy is made on the current stream of B's library; until
+    that is done, a B that is not of torch or CuPy must live.
 
     Raises what matmul_fused raises for B; ValueError for an unknown layout or an odd number of gated columns;
-    NotImplementedError for a B of more than two axes.
+    NotImplementedError for a B of more than two axes, and on a GPU that cannot pack (docs/gpu.md); DeviceError while
+    the stream is being captured.
     """
 
 def set_num_threads(n: SupportsIndex, /) -> None:
     """Threads of the CPU back end from the next call on, the calling thread included. ValueError unless 1 to 1024."""
 
+def num_threads(n: SupportsIndex, /) -> AbstractContextManager[None]:
+    """Threads of the CPU back end for calls of this thread within the block: `with mf.num_threads(1): ...`.
+
+    Other threads keep their number. A block must not await: other tasks of the thread would have its number, too.
+    """
+
 def get_num_threads() -> int:
-    """Threads of the CPU back end: set_num_threads, else MATMUL_FUSED_NUM_THREADS, else OMP_NUM_THREADS, else the
-    cores that this process may use."""
+    """Threads of the CPU back end for a call made here and now: num_threads, else set_num_threads, else
+    MATMUL_FUSED_NUM_THREADS, else OMP_NUM_THREADS, else the cores that this process may use."""

@@ -1,8 +1,12 @@
-"""`python -m matmul_fused info | check | bench`: the state of this machine, a correctness sweep, timings."""
+"""`python -m matmul_fused info | check | bench | activations | report`.
+
+The state of this machine, a correctness sweep, timings, all formulas, a file for a bug report.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -14,15 +18,17 @@ from typing import Any
 
 from . import _core, info
 from .console import progress, show
-from .report import families_for
+from .report import families_for, table
 
 _SHOWN_FAILURES = 10
 _REPORT = "matmul_fused-check.json"
+_BUG_REPORT = "matmul_fused-report.txt"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m matmul_fused", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser.add_argument("--version", action="version", version=f"matmul_fused {_core.__version__}")
+    commands = parser.add_subparsers(dest="command")
 
     state = commands.add_parser("info", help="back ends, devices, kernels, libraries found, environment")
     state.add_argument(
@@ -50,7 +56,58 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--quick", action="store_true", help="few rounds, to see that it works")
     bench.add_argument("--json", metavar="FILE", type=Path, help="also write the figures there")
     bench.add_argument("--plot", metavar="FILE.png", type=Path, help="also draw a picture there (needs matplotlib)")
+
+    commands.add_parser("activations", help="formula, parameters, source and other names of every activation")
+
+    report = commands.add_parser("report", help="write one file for a bug report: versions, info, a call explained")
+    report.add_argument(
+        "--call",
+        metavar="ARGUMENTS",
+        help="arguments of the call that fails, as Python with np (and torch, jax); it is explained, not run: "
+        "\"np.ones((4, 8), 'f4'), np.ones((8, 3), 'f4'), activation='gelu'\"",
+    )
+    report.add_argument("--output", metavar="FILE", type=Path, default=Path(_BUG_REPORT), help=f"default {_BUG_REPORT}")
     return parser
+
+
+def _activations() -> None:
+    """Print the table of activations: every formula, with its parameters."""
+    for gated in (False, True):
+        rows = []
+        for name, is_gated, formula, source, parameters, aliases in _core.activation_table():
+            if is_gated != gated or name == "none":
+                continue
+            given = "".join(f", {p}" if default is None else f", {p}={default:g}" for p, default in parameters)
+            rows.append((f'("{name}"{given})' if parameters else f'"{name}"', formula, source, ", ".join(aliases)))
+        title = "gated activations f(g, u) of the gate and up columns" if gated else "activations f(z)"
+        print(table([("activation", "formula", "source", "other names"), *rows], title))
+
+
+def _explained(call: str) -> str:
+    """What a call would run, or the error that it gets. Shapes and dtypes alone: no data."""
+    import numpy as np
+
+    import matmul_fused
+
+    names: dict[str, Any] = {"np": np, "mf": matmul_fused, "explain": matmul_fused.explain}
+    for library in ("torch", "jax", "ml_dtypes"):
+        if library in call:
+            names[library] = importlib.import_module(library)
+    try:
+        return str(eval(f"explain({call})", names))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _bug_report(path: Path, call: str | None) -> None:
+    """Write versions, info and the explanation of a call."""
+    parts = [
+        f"matmul_fused {_core.__version__}, Python {platform.python_version()}, {platform.platform()}",
+        str(info()),
+        f"call: {call}\n{_explained(call)}" if call else "no call was given; --call adds one",
+    ]
+    path.write_text("\n\n".join(parts) + "\n")
+    print(f"written to {path}: please attach it to a report")
 
 
 def _facts() -> dict[str, Any]:
@@ -106,8 +163,6 @@ def _check(options: argparse.Namespace) -> int:
             raise ValueError(f"unknown kernel {options.kernel!r}; this build has {', '.join(kernels)}")
         kernels = [options.kernel]
     cases = covering_sample(options.seed, strength=1 if options.quick else 2)
-    if on_gpu:
-        cases = [case for case in cases if not case.prepack]  # of the CPU only
     counts: dict[str, Counter[str]] = {topic: Counter() for topic in (*TOPICS, "all")}
     failures: list[dict[str, str]] = []
     report = {**_facts(), "device": options.device, "seed": options.seed, "topics": counts, "failures": failures}
@@ -140,9 +195,12 @@ def _check(options: argparse.Namespace) -> int:
         print(f"\n... and {len(failures) - _SHOWN_FAILURES} more; --json FILE writes them all")
     if on_gpu:
         print(f"written to {path}: please attach it to a report")
-    if not counts["all"]["passed"] and not failures:
+    total = counts["all"]
+    if not total["passed"] and not failures:
         print("nothing was checked: every kernel refused every case")
         return 1
+    verdict = f"FAILED: {total['failed']} of" if failures else "OK: all of"
+    print(f"{verdict} {total['passed'] + total['failed']} runs; {total['refused']} were refused by their kernel")
     return 1 if failures else 0
 
 
@@ -161,9 +219,19 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
     try:
-        if options.command == "info":
+        if options.command == "activations":
+            _activations()
+            code = 0
+        elif options.command == "report":
+            _bug_report(options.output, options.call)
+            code = 0
+        elif options.command == "info":
             if options.objects:
                 _write_objects(options.objects)
             print(info())

@@ -112,6 +112,8 @@ class Info:
     """Further kernels for GPUs, which are no GEMM: launches in the plans of those."""
     cpu_features: str
     """Instruction sets found that kernels use."""
+    cpu_unused: str
+    """Instruction sets for products that this CPU has and no kernel uses."""
     threads: int
     """Threads of the CPU back end, the calling thread included."""
     libraries: tuple[tuple[str, str | None, str | None], ...]
@@ -133,7 +135,7 @@ class Info:
             *self.backends,
             *self.devices,
             ("GPU code", self.device_code),
-            ("CPU features", self.cpu_features or "none that a kernel uses"),
+            ("CPU features", f"{self.cpu_features or 'none'} used by kernels; not used: {self.cpu_unused or 'none'}"),
             ("threads", str(self.threads)),
             ("kernels", ", ".join(self.kernels)),
             ("GPU kernels", ", ".join(self.gpu_families)),
@@ -194,6 +196,28 @@ def ignored(facts: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
+# Of /proc/cpuinfo, what multiplies matrices or converts their elements.
+_INSTRUCTION_SETS = (
+    "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "amx_tile", "amx_bf16",
+    "amx_int8", "amx_fp16", "asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2",
+)  # fmt: skip
+_USED_AS = {"avx512": "avx512f", "amx_bf16": "amx_tile"}
+
+
+def _unused(used: list[str]) -> str:
+    """Names of the CPU's instruction sets that are not among the used ones."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = [line for line in file if line.lower().startswith(("flags", "features"))]
+    except OSError:
+        return ""
+    has = set(lines[0].split()) if lines else set()
+    taken = {*used, *(_USED_AS.get(name, name) for name in used)}
+    if platform.machine() == "aarch64":
+        taken.add("asimd")  # of the baseline
+    return " ".join(name for name in _INSTRUCTION_SETS if name in has and name not in taken)
+
+
 def info() -> Info:
     """Back ends, devices, kernels, libraries and environment variables as matmul_fused sees them. Opens GPU drivers."""
     facts, gpus = _core.info(), _core.gpus()
@@ -207,6 +231,7 @@ def info() -> Info:
         gpu_families=tuple(facts["gpu_families"]),
         gpu_steps=tuple(row["instance"] for row in _core.device_manifest()["kernels"] if not row["gemm"]),
         cpu_features=facts["cpu_features"],
+        cpu_unused=_unused(facts["cpu_features"].split()),
         threads=facts["threads"],
         libraries=tuple(map(_installed, ("numpy", "torch", "jax", "ml_dtypes"))),
         environment=tuple(facts["environment"]),

@@ -52,10 +52,26 @@ int element_size(int dtype);
 double unit_in_last_place(int dtype, double x);
 
 /* Exact activation in long double, from torch's documentation; u: the up column where gated. */
-long double exact_activation(int id, long double z, long double u, long double p0, long double p1);
+long double exact_activation(int id, long double z, long double u, const double *p);
 
-/* Bound of |activation'| near z (gated: of the derivative by the gate column, at u = 1). */
-double lipschitz(int id, double z, double p0);
+/* Of a gated activation: its gate's function, of others the activation. */
+long double exact_gate(int id, long double z, const double *p);
+
+/* Of a gated activation, what the gate's function is multiplied by. */
+long double exact_up(int id, long double u, const double *p);
+
+/* Does the activation jump within e of z? Then *value is that of the branch which z is not on (of
+ * a gated one: of its gate). */
+bool other_branch(int id, long double z, long double e, const double *p, long double *value);
+
+/* Bound of |activation'| near z (gated: of the gate's function). */
+double lipschitz(int id, double z, const double *p);
+
+/* A constant that z meets in the formula: its rounding counts as z's own does. */
+double shift_of(int id);
+
+/* Parameters to test with, which float holds exactly. */
+void test_parameters(int id, double p[MMF_MAX_PARAMETERS]);
 
 bool is_gated(int id);
 

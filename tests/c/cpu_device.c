@@ -43,6 +43,9 @@ static inline float fast_rcp(float x)
 
 #include "gpu/kernels/common/elementary.h"
 
+/* The parameters of an activation in the type of z. */
+#define GIVEN(real) (real) p[0], (real)p[1], (real)p[2], (real)p[3]
+
 #define MMF_REAL float
 #define T(name) name##_float
 #include "gpu/kernels/common/activate.inc"
@@ -55,49 +58,43 @@ static inline float fast_rcp(float x)
 #undef T
 
 /* The activation id at z; up column 1. */
-static float apply_float(int id, float z, float p0, float p1)
+static float apply_float(int id, float z, const double *p)
 {
     switch (id) {
-#define MMF_ACTIVATION(id, name, parameters, default0, default1, f)                                \
+#define MMF_ACTIVATION(id, name, formula, source, f)                                               \
     case MMF_ACT_##id:                                                                             \
-        return act_##id##_float(z, p0, p1);
-#define MMF_GATED(id, name, parameters, default0, default1, f)                                     \
+        return act_##id##_float(z, GIVEN(float));
+#define MMF_GATED(id, name, formula, source, f)                                                    \
     case MMF_ACT_##id:                                                                             \
-        return act_##id##_float(z, 1, p0, p1);
-#define MMF_ALIAS(name, id)
+        return act_##id##_float(z, 1, GIVEN(float));
 #include "problem/activations.def"
-#undef MMF_ACTIVATION
-#undef MMF_GATED
     default:
         return NAN;
     }
 }
 
-static double apply_double(int id, double z, double p0, double p1)
+static double apply_double(int id, double z, const double *p)
 {
     switch (id) {
-#define MMF_ACTIVATION(id, name, parameters, default0, default1, f)                                \
+#define MMF_ACTIVATION(id, name, formula, source, f)                                               \
     case MMF_ACT_##id:                                                                             \
-        return act_##id##_double(z, p0, p1);
-#define MMF_GATED(id, name, parameters, default0, default1, f)                                     \
+        return act_##id##_double(z, GIVEN(double));
+#define MMF_GATED(id, name, formula, source, f)                                                    \
     case MMF_ACT_##id:                                                                             \
-        return act_##id##_double(z, 1, p0, p1);
+        return act_##id##_double(z, 1, GIVEN(double));
 #include "problem/activations.def"
-#undef MMF_ACTIVATION
-#undef MMF_GATED
-#undef MMF_ALIAS
     default:
         return NAN;
     }
 }
 
 /* |got - exact| as a share of `share` u |exact| + 4 L u |z|, and two subnormal units. */
-static double error_share(int id, double z, double got, long double exact, double p0, double u,
-                          double least, double share)
+static double error_share(int id, double z, double got, long double exact, const double *p,
+                          double u, double least, double share)
 {
-    const double factor = id == MMF_ACT_SWIGLU_OAI ? 2 : 1; /* its up + 1 at 1 */
-    const double allowed =
-        share * u * (double)fabsl(exact) + 4 * factor * lipschitz(id, z, p0) * u * fabs(z) + least;
+    const double factor = is_gated(id) ? (double)fabsl(exact_up(id, 1, p)) : 1;
+    const double allowed = share * u * (double)fabsl(exact) +
+                           4 * factor * lipschitz(id, z, p) * u * (fabs(z) + shift_of(id)) + least;
     const double error = (double)fabsl(got - exact);
     return (long double)got == exact ? 0 : error <= allowed ? error / allowed : INFINITY;
 }
@@ -105,18 +102,17 @@ static double error_share(int id, double z, double got, long double exact, doubl
 static void test_one(int id, bool full)
 {
     const mmf_activation_row *row = mmf_activation_row_of((mmf_activation)id);
-    const bool clamp = id == MMF_ACT_CLAMP;
-    const double p0 = clamp ? -0.75 : row->defaults[0], p1 = clamp ? 1.25 : row->defaults[1];
-    double worst = 0, where = 0;
+    double worst = 0, where = 0, p[MMF_MAX_PARAMETERS];
+    test_parameters(id, p);
     for (uint64_t bits = 0, step; bits < 0x100000000; bits += step) {
         const float z = float_of((unsigned)bits);
         step = !full ? 16411 : fabsf(z) >= 0x1p-30f && fabsf(z) <= 128 ? 16 : 4112;
-        const long double exact = exact_activation(id, z, 1, (float)p0, (float)p1);
+        const long double exact = exact_activation(id, z, 1, p);
         if (!isfinite(z) || fabsl(exact) > 0x1.fffffep127L)
             continue;
         for (skew = -1; skew <= 1; skew++) {
-            const double got = apply_float(id, z, (float)p0, (float)p1);
-            const double share = error_share(id, z, got, exact, p0, 0x1p-24, 0x1p-148, 8);
+            const double got = apply_float(id, z, p);
+            const double share = error_share(id, z, got, exact, p, 0x1p-24, 0x1p-148, 8);
             if (share > worst)
                 worst = share, where = z;
         }
@@ -128,14 +124,14 @@ static void test_one(int id, bool full)
     worst = 0;
     for (int i = 0; i < 20000; i++) {
         const double z = ldexp((double)(int64_t)random_bits(), random_below(80) - 120);
-        const long double exact = exact_activation(id, z, 1, p0, p1);
-        const double got = apply_double(id, z, p0, p1);
-        const double share = error_share(id, z, got, exact, p0, 0x1p-53, 0x1p-1073, 8);
+        const long double exact = exact_activation(id, z, 1, p);
+        const double got = apply_double(id, z, p);
+        const double share = error_share(id, z, got, exact, p, 0x1p-53, 0x1p-1073, 8);
         if (share > worst)
             worst = share, where = z;
     }
     check(worst <= 1, "device %s, double: %.3f of the bound at %a", row->name, worst, where);
-    check(isnan(apply_float(id, NAN, (float)p0, (float)p1)) && isnan(apply_double(id, NAN, p0, p1)),
+    check(isnan(apply_float(id, NAN, p)) && isnan(apply_double(id, NAN, p)),
           "device %s: NaN is lost", row->name);
 }
 

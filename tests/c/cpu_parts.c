@@ -113,13 +113,13 @@ void test_panels(void)
         const size_t packed = (size_t)mmf_cpu_panels_bytes(dtype, k, n);
         void *panels = aligned_alloc(64, packed);
         memset(panels, 0xff, packed); /* NaN */
-        mmf_cpu_pack_panels(dtype, k, n, weight, row, col, panels);
+        mmf_cpu_pack_panels(dtype, k, n, weight, row, col, panels, NULL);
         check(zero_beyond(dtype, k, n, panels), "zeros beyond column %d of dtype %d", (int)n,
               dtype);
         for (int64_t i = 0; i < k; i++)
             for (int64_t j = 0; j < n; j++)
                 memset(back + (i * row + j * col) * size, 0xff, (size_t)size);
-        mmf_cpu_unpack_panels(dtype, k, n, panels, row, col, back);
+        mmf_cpu_unpack_panels(dtype, k, n, panels, row, col, back, NULL);
         check(memcmp(back, weight, bytes) == 0, "panels of dtype %d, %d x %d", dtype, (int)k,
               (int)n);
         free(weight), free(back), free(panels);
@@ -132,12 +132,9 @@ static void apply(const mmf_kernel *row, int id, int64_t n, mmf_dtype dtype, con
 {
     mmf_problem p = {.m = 1, .n = n, .activation = (uint8_t)id, .alpha = 1};
     mmf_buffers buffers = {0};
-    const mmf_activation_row *facts = mmf_activation_row_of((mmf_activation)id);
     mmf_config config;
     memset(p.dtype, MMF_ABSENT, sizeof p.dtype);
-    p.parameters[0] = facts->defaults[0], p.parameters[1] = facts->defaults[1];
-    if (id == MMF_ACT_CLAMP)
-        p.parameters[0] = -0.75, p.parameters[1] = 1.25;
+    test_parameters(id, p.parameters);
     p.gate_layout = is_gated(id) ? MMF_GATE_PAIR : MMF_GATE_NONE;
     p.dtype[MMF_A] = p.dtype[MMF_B] = p.dtype[MMF_BIAS] = dtype;
     p.dtype[MMF_OUT] = (uint8_t)out_dtype;
@@ -159,7 +156,9 @@ static double worst_error(const mmf_kernel *row, int id, uint64_t step, bool by_
     static float z[CHUNK], ones[CHUNK], got[CHUNK];
     static double exact[CHUNK];
     const double u = 0x1p-24;
-    double worst = 0;
+    double worst = 0, p[MMF_MAX_PARAMETERS];
+    test_parameters(id, p);
+    const double factor = is_gated(id) ? (double)fabsl(exact_up(id, 1, p)) : 1;
     for (int i = 0; i < CHUNK; i++)
         ones[i] = 1;
     for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += CHUNK * step) {
@@ -171,17 +170,12 @@ static double worst_error(const mmf_kernel *row, int id, uint64_t step, bool by_
         for (int i = 0; i < CHUNK; i++) {
             if (!isfinite(z[i]))
                 continue;
-            const mmf_activation_row *facts = mmf_activation_row_of((mmf_activation)id);
-            const bool clamp = id == MMF_ACT_CLAMP;
-            const double p0 = clamp ? -0.75 : facts->defaults[0],
-                         p1 = clamp ? 1.25 : facts->defaults[1];
-            const double ref =
-                by_reference ? exact[i] : (double)exact_activation(id, z[i], 1, p0, p1);
+            const double ref = by_reference ? exact[i] : (double)exact_activation(id, z[i], 1, p);
             if (fabs(ref) > 0x1.fffffefp127 && isinf(got[i]))
                 continue;
-            const double factor = id == MMF_ACT_SWIGLU_OAI ? 2 : 1;
-            const double bound = 8 * u * fabs(ref) +
-                                 4 * factor * lipschitz(id, z[i], p0) * u * fabs(z[i]) + 0x1p-148;
+            const double reach = u * (fabs(z[i]) + shift_of(id));
+            const double bound =
+                8 * u * fabs(ref) + 4 * factor * lipschitz(id, z[i], p) * reach + 0x1p-148;
             const double share = fabs(got[i] - ref) / bound;
             if (!(share <= worst))
                 worst = share, *where = z[i];
@@ -197,11 +191,9 @@ static double worst_error(const mmf_kernel *row, int id, uint64_t step, bool by_
 static double worst_double_error(const mmf_kernel *row, int id, double *where)
 {
     static double z[CHUNK], ones[CHUNK], got[CHUNK];
-    const mmf_activation_row *facts = mmf_activation_row_of((mmf_activation)id);
-    const bool clamp = id == MMF_ACT_CLAMP;
-    const double p0 = clamp ? -0.75 : facts->defaults[0], p1 = clamp ? 1.25 : facts->defaults[1];
-    const double u = 0x1p-53, factor = id == MMF_ACT_SWIGLU_OAI ? 2 : 1;
-    double worst = 0;
+    double worst = 0, p[MMF_MAX_PARAMETERS];
+    test_parameters(id, p);
+    const double u = 0x1p-53, factor = is_gated(id) ? (double)fabsl(exact_up(id, 1, p)) : 1;
     for (int i = 0; i < CHUNK; i++) {
         const double random = (double)(int64_t)random_bits();
         ones[i] = 1;
@@ -209,9 +201,12 @@ static double worst_double_error(const mmf_kernel *row, int id, double *where)
     }
     apply(row, id, CHUNK, MMF_FLOAT64, z, ones, MMF_FLOAT64, got);
     for (int i = 0; i < CHUNK; i++) {
-        const long double exact = exact_activation(id, z[i], 1, p0, p1);
-        const double bound = 8 * u * (double)fabsl(exact) +
-                             4 * factor * lipschitz(id, z[i], p0) * u * fabs(z[i]) + 0x1p-1073;
+        const long double exact = exact_activation(id, z[i], 1, p);
+        const double reach = u * (fabs(z[i]) + shift_of(id));
+        const double bound =
+            8 * u * (double)fabsl(exact) + 4 * factor * lipschitz(id, z[i], p) * reach + 0x1p-1073;
+        if (isinf(got[i]) && exact > 0x1.fffffffffffffp1023L)
+            continue;
         const double share = (double)fabsl(got[i] - exact) / bound;
         if (!(share <= worst))
             worst = share, *where = z[i];
@@ -221,8 +216,8 @@ static double worst_double_error(const mmf_kernel *row, int id, double *where)
     return worst;
 }
 
-/* torch 2.13 at infinity, -infinity: n NaN, i inf, 0, 1, m -1 (elu), l -inf, a -0.75, b 1.25;
- * swiglu_oai: clamped. */
+/* torch 2.13 at infinity, -infinity: n NaN, i inf, 0, 1, m -1 (elu), l -inf, a -0.75, b 1.25, ?
+ * a number. */
 static const char *const at_infinity[MMF_ACT_COUNT] = {
     [MMF_ACT_NONE] = "il",       [MMF_ACT_RELU] = "i0",         [MMF_ACT_GELU] = "in",
     [MMF_ACT_GELU_TANH] = "in",  [MMF_ACT_SILU] = "in",         [MMF_ACT_SIGMOID] = "10",
@@ -230,7 +225,13 @@ static const char *const at_infinity[MMF_ACT_COUNT] = {
     [MMF_ACT_LEAKY_RELU] = "il", [MMF_ACT_ELU] = "im",          [MMF_ACT_HARDSWISH] = "in",
     [MMF_ACT_SOFTPLUS] = "i0",   [MMF_ACT_MISH] = "in",         [MMF_ACT_CLAMP] = "ba",
     [MMF_ACT_SWIGLU] = "in",     [MMF_ACT_GEGLU] = "in",        [MMF_ACT_GEGLU_TANH] = "in",
-    [MMF_ACT_REGLU] = "i0",      [MMF_ACT_GLU] = "10",          [MMF_ACT_SWIGLU_OAI] = "?n"};
+    [MMF_ACT_REGLU] = "i0",      [MMF_ACT_GLU] = "10",          [MMF_ACT_SWIGLU_OAI] = "?n",
+    [MMF_ACT_HARDTANH] = "1m",   [MMF_ACT_HARDSIGMOID] = "10",  [MMF_ACT_SELU] = "i?",
+    [MMF_ACT_CELU] = "im",       [MMF_ACT_SOFTSIGN] = "nn",     [MMF_ACT_LOGSIGMOID] = "0l",
+    [MMF_ACT_THRESHOLD] = "i?",  [MMF_ACT_SOFTSHRINK] = "il",   [MMF_ACT_HARDSHRINK] = "il",
+    [MMF_ACT_TANHSHRINK] = "il", [MMF_ACT_EXPONENTIAL] = "i0",  [MMF_ACT_GELU_10] = "?n",
+    [MMF_ACT_LAPLACE] = "10",    [MMF_ACT_XIELU] = "ii",        [MMF_ACT_SWIGLU_CLAMPED] = "?n",
+    [MMF_ACT_SITUGLU] = "?0",    [MMF_ACT_SWIGLUSTEP] = "?n",   [MMF_ACT_FATREGLU] = "i0"};
 
 static bool is_special(double value, char code)
 {

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "cpu/float_mode.h"
 #include "cpu/pool.h"
+#include "problem/float_mode.h"
 
 #define TASKS 200
 
@@ -33,7 +33,7 @@ static bool run_once(int tasks, int threads)
 {
     counts c;
     memset(&c, 0, sizeof c);
-    mmf_pool_run(tasks, threads, count_task, &c);
+    mmf_pool_run(tasks, threads, count_task, &c, NULL);
     bool once = !atomic_load(&c.clash);
     for (int i = 0; i < TASKS; i++)
         once = once && atomic_load(&c.task[i]) == (i < tasks);
@@ -115,7 +115,7 @@ static void test_float_mode(int threads)
     atomic_int done = 0;
     mmf_float_mode_set(flushing);
     for (int i = 0; i < 20; i++)
-        mmf_pool_run(TASKS, threads, note_mode, &done);
+        mmf_pool_run(TASKS, threads, note_mode, &done, NULL);
     const uint64_t after = mmf_float_mode_get();
     mmf_float_mode_set(before);
     bool same = atomic_load(&done) == 20 * TASKS;
@@ -209,7 +209,7 @@ static void time_one(const mmf_kernel *row, int dtype, int64_t m, int64_t n, int
     if (packed) {
         panels = aligned_alloc(64, (size_t)mmf_cpu_panels_bytes((mmf_dtype)dtype, k, n));
         mmf_cpu_pack_panels((mmf_dtype)dtype, k, n, b, p.strides[MMF_B].row, p.strides[MMF_B].col,
-                            panels);
+                            panels, NULL);
         buffers.data[MMF_B] = panels, p.packed = MMF_CPU_PANELS64;
     }
     mmf_config config;

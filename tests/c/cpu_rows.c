@@ -1,6 +1,8 @@
 /* Random problems through every CPU row, against a loop in long double and the bound of
  * docs/bound.md. */
 #include "check.h"
+#include "cpu/interrupt.h"
+#include "problem/float_mode.h"
 
 static const mmf_kernel *const rows[] = {MMF_CPU_KERNELS(ROW)};
 
@@ -108,6 +110,15 @@ typedef struct exact {
     long double z, error;
 } exact;
 
+/* What rounds to infinity from here on. */
+static long double largest(int dtype)
+{
+    return dtype == MMF_FLOAT64   ? 0x1.fffffffffffff8p1023L
+           : dtype == MMF_FLOAT16 ? 65520
+           : dtype == MMF_FLOAT32 ? 0x1.ffffffp127L
+                                  : 0x1.ffp127L;
+}
+
 static exact exact_z(const test_case *t, int second, const int64_t *batch, int64_t i, int64_t j)
 {
     const mmf_problem *p = &t->problem;
@@ -150,25 +161,29 @@ static bool element_is_right(const test_case *t, const int64_t *batch, int64_t i
         if (!(fabsl(got - z->z) <= unit_in_last_place(dtype, (double)z->z) + z->error))
             return false;
     }
-    const long double p0 = p->parameters[0], p1 = p->parameters[1];
-    long double ref = exact_activation(p->activation, gate.z, up.z, p0, p1);
-    const double slope = lipschitz(p->activation, (double)(fabsl(gate.z) + gate.error), (double)p0);
-    long double error = slope * gate.error;
-    if (gated) {
-        const bool oai = p->activation == MMF_ACT_SWIGLU_OAI;
-        const long double factor = fabsl(up.z) + up.error + oai;
-        const long double value =
-            fabsl(exact_activation(p->activation, gate.z, oai ? 0 : 1, p0, p1));
-        error = error * factor + (value + slope * gate.error) * up.error;
-    }
-    if (p->dtype[MMF_MULTIPLY] != MMF_ABSENT) {
-        const long double factor = input(t, MMF_MULTIPLY, batch, i, j);
-        ref *= factor, error *= fabsl(factor);
-    }
+    const double slope =
+        lipschitz(p->activation, (double)(fabsl(gate.z) + gate.error), p->parameters);
+    const long double gate_error = slope * (gate.error + 8 * u * shift_of(p->activation));
+    const bool multiplies = p->dtype[MMF_MULTIPLY] != MMF_ABSENT;
+    const long double by = multiplies ? input(t, MMF_MULTIPLY, batch, i, j) : 1;
+    const long double of_up = gated ? exact_up(p->activation, up.z, p->parameters) : 1;
     const int dtype = p->dtype[MMF_OUT];
-    double got = decode(dtype, t->buffers[MMF_OUT].element +
-                                   offset_of(p, MMF_OUT, batch, i, j) * element_size(dtype));
-    return fabsl(got - ref) <= unit_in_last_place(dtype, (double)ref) + error + 8 * u * fabsl(ref);
+    const double got = decode(dtype, t->buffers[MMF_OUT].element +
+                                         offset_of(p, MMF_OUT, batch, i, j) * element_size(dtype));
+    long double branches[2] = {exact_gate(p->activation, gate.z, p->parameters)};
+    const int count =
+        1 + other_branch(p->activation, gate.z, gate.error, p->parameters, &branches[1]);
+    for (int branch = 0; branch < count; branch++) { /* of an activation that jumps, either */
+        const long double of_gate = branches[branch], ref = of_gate * of_up * by;
+        const long double error =
+            gate_error * (fabsl(of_up) + up.error) + fabsl(of_gate) * up.error;
+        const long double allowed =
+            unit_in_last_place(dtype, (double)ref) + error * fabsl(by) + 8 * u * fabsl(ref);
+        if (fabsl(got - ref) <= allowed ||
+            (isinf(got) && copysignl(1, got) * ref + allowed >= largest(dtype)))
+            return true;
+    }
+    return false;
 }
 
 static int64_t batches_of(const mmf_problem *p)
@@ -217,6 +232,71 @@ static void restore(test_case *t)
                    (size_t)(t->buffers[o].elements * element_size(t->problem.dtype[o])));
 }
 
+/* A product of another call on this thread, by the same row: it takes the workspace, and sets what
+ * registers the row has for itself. */
+static void disturb(const mmf_kernel *row)
+{
+    static uint16_t a[64 * 64], b[64 * 64];
+    static float out[64 * 64];
+    const int dtype = row->operands & MMF_DTYPE_BIT(MMF_FLOAT32) ? MMF_FLOAT16 : MMF_BFLOAT16;
+    mmf_problem p = {.m = 33, .n = 50, .k = 64, .alpha = 1};
+    mmf_buffers at = {.data = {[MMF_A] = a, [MMF_B] = b, [MMF_OUT] = out}};
+    mmf_config config;
+    memset(p.dtype, MMF_ABSENT, sizeof p.dtype);
+    p.dtype[MMF_A] = p.dtype[MMF_B] = (uint8_t)dtype;
+    p.dtype[MMF_OUT] = MMF_FLOAT32;
+    for (int o = 0; o < MMF_OPERANDS; o++)
+        p.strides[o] = (mmf_strides){.row = 64, .col = 1};
+    set_features(&p);
+    row->family->configure(row, &p, &config);
+    check(takes(row, &p) && row->family->run(&p, &config, &at, NULL) == MMF_OK, "a call in a call");
+}
+
+/* Is asked at every opportunity, and ends the call at the last of `left`. */
+typedef struct asker {
+    mmf_interrupt interrupt;
+    const mmf_kernel *row;
+    int left, asked;
+} asker;
+
+static bool ask_always(mmf_interrupt *interrupt)
+{
+    asker *own = (asker *)interrupt;
+    if (own->asked++ < 4)
+        disturb(own->row);
+    interrupt->due = 1;
+    interrupt->work = MMF_LOOK_WORK;
+    return --own->left == 0;
+}
+
+/* The same bits with other calls in the middle; and an end at any opportunity. */
+static void run_asked(test_case *t, const mmf_kernel *row, const mmf_config *config,
+                      const void *once, size_t bytes)
+{
+    for (int last = 0, asked = 0; last < 2; last++) {
+        asker own = {.interrupt = {.ask = ask_always,
+                                   .float_mode = mmf_float_mode_get(),
+                                   .work = MMF_LOOK_WORK,
+                                   .due = 1},
+                     .row = row,
+                     .left = last == 0 ? -1 : 1 + random_below(asked + 1)};
+        const int left = own.left;
+        restore(t);
+        check(row->family->run(&t->problem, config, &t->at, &own.interrupt) == MMF_OK, "%s: asked",
+              describe(t, row, config->threads));
+        const bool ended = last && left <= asked;
+        check(mmf_cancelled(&own.interrupt) == ended && (!ended || own.asked == left),
+              "%s: ended when told to", describe(t, row, config->threads));
+        check(ended || memcmp(once, t->buffers[MMF_OUT].memory, bytes) == 0,
+              "%s: other bits with calls in between", describe(t, row, config->threads));
+        for (int o = 0; o < MMF_OPERANDS; o++)
+            if (t->buffers[o].memory && !(t->in_place && o == MMF_C))
+                check(guards_hold(t, o), "%s: wrote outside of operand %d when ended",
+                      describe(t, row, config->threads), o);
+        asked = own.asked;
+    }
+}
+
 static void run_row(test_case *t, const mmf_kernel *row)
 {
     const mmf_problem *p = &t->problem;
@@ -253,6 +333,8 @@ static void run_row(test_case *t, const mmf_kernel *row)
     check(row->family->run(p, &config, &t->at, NULL) == MMF_OK &&
               memcmp(once, t->buffers[MMF_OUT].memory, bytes) == 0,
           "%s: other bits than on one thread", describe(t, row, config.threads));
+    config.threads = 1;
+    run_asked(t, row, &config, once, bytes);
     free(once);
 }
 
@@ -272,9 +354,9 @@ static void make_products(test_case *t, bool gated)
             const int64_t bytes = (in_pairs ? mmf_cpu_pairs_bytes
                                             : mmf_cpu_panels_bytes)((mmf_dtype)dtype, p->k, p->n);
             t->panels[s] = aligned_alloc(64, (size_t)bytes);
-            (in_pairs ? mmf_cpu_pack_pairs : mmf_cpu_pack_panels)((mmf_dtype)dtype, p->k, p->n,
-                                                                  t->at.data[b], p->strides[b].row,
-                                                                  p->strides[b].col, t->panels[s]);
+            (in_pairs ? mmf_cpu_pack_pairs : mmf_cpu_pack_panels)(
+                (mmf_dtype)dtype, p->k, p->n, t->at.data[b], p->strides[b].row, p->strides[b].col,
+                t->panels[s], NULL);
             t->at.data[b] = t->panels[s];
         }
     }
@@ -321,10 +403,7 @@ static void make_case(test_case *t, int64_t m, int64_t n, int64_t k)
     for (int axis = 0; axis < p->batch_ndim; axis++)
         p->batch_shape[axis] = 1 + random_below(3);
     p->activation = (uint8_t)random_below(MMF_ACT_COUNT);
-    const mmf_activation_row *row = mmf_activation_row_of((mmf_activation)p->activation);
-    p->parameters[0] = row->defaults[0], p->parameters[1] = row->defaults[1];
-    if (p->activation == MMF_ACT_CLAMP)
-        p->parameters[0] = -0.75, p->parameters[1] = 1.25;
+    test_parameters(p->activation, p->parameters);
     const bool gated = is_gated(p->activation);
     p->gate_layout = gated ? MMF_GATE_PAIR : MMF_GATE_NONE;
     p->alpha = random_below(2) ? 1 : -0.37;

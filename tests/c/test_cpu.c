@@ -136,21 +136,42 @@ static long double gelu_tanh(long double z)
     return z * sigmoid(2 * sqrtl(2 / acosl(-1)) * (z + 0.044715L * z * z * z));
 }
 
-long double exact_activation(int id, long double z, long double u, long double p0, long double p1)
+static long double clamp(long double x, long double low, long double high)
 {
-    long double gate, up;
+    return fminl(fmaxl(x, low), high);
+}
+
+static long double bounded(long double x, double bound)
+{
+    return isinf(bound) ? x : bound * tanhl(x / bound);
+}
+
+static long double xielu(long double z, const double *p, bool positive)
+{
+    const long double least = fminl(z, p[3]);
+    return positive ? p[0] * z * z + p[2] * z
+                    : p[1] * expm1l(least) + ((long double)p[2] - p[1]) * z;
+}
+
+long double exact_gate(int id, long double z, const double *p)
+{
     switch (id) {
     case MMF_ACT_NONE:
         return z;
     case MMF_ACT_RELU:
+    case MMF_ACT_REGLU:
         return fmaxl(z, 0);
     case MMF_ACT_GELU:
+    case MMF_ACT_GEGLU:
         return gelu(z);
     case MMF_ACT_GELU_TANH:
+    case MMF_ACT_GEGLU_TANH:
         return gelu_tanh(z);
     case MMF_ACT_SILU:
+    case MMF_ACT_SWIGLU:
         return z * sigmoid(z);
     case MMF_ACT_SIGMOID:
+    case MMF_ACT_GLU:
         return sigmoid(z);
     case MMF_ACT_TANH:
         return tanhl(z);
@@ -159,37 +180,100 @@ long double exact_activation(int id, long double z, long double u, long double p
     case MMF_ACT_QUICK_GELU:
         return z * sigmoid(1.702L * z);
     case MMF_ACT_LEAKY_RELU:
-        return z < 0 ? p0 * z : z;
+        return z < 0 ? p[0] * z : z;
     case MMF_ACT_ELU:
-        return z < 0 ? p0 * expm1l(z) : z;
+        return z < 0 ? p[0] * expm1l(z) : z;
     case MMF_ACT_HARDSWISH:
-        return z * fminl(fmaxl(z + 3, 0), 6) / 6;
+        return z * clamp(z + 3, 0, 6) / 6;
     case MMF_ACT_SOFTPLUS:
         return z > 20 ? z : log1pl(expl(z));
     case MMF_ACT_MISH:
         return z * tanhl(z > 50 ? z : log1pl(expl(z)));
     case MMF_ACT_CLAMP:
-        return fminl(fmaxl(z, p0), p1);
-    case MMF_ACT_SWIGLU:
-        return z * sigmoid(z) * u;
-    case MMF_ACT_GEGLU:
-        return gelu(z) * u;
-    case MMF_ACT_GEGLU_TANH:
-        return gelu_tanh(z) * u;
-    case MMF_ACT_REGLU:
-        return fmaxl(z, 0) * u;
-    case MMF_ACT_GLU:
-        return sigmoid(z) * u;
+    case MMF_ACT_HARDTANH:
+        return clamp(z, p[0], p[1]);
+    case MMF_ACT_HARDSIGMOID:
+        return clamp(z + 3, 0, 6) / 6;
+    case MMF_ACT_SELU:
+        return 1.0507009873554804934L * (z < 0 ? 1.6732632423543772848L * expm1l(z) : z);
+    case MMF_ACT_CELU:
+        return z < 0 ? p[0] * expm1l(z / p[0]) : z;
+    case MMF_ACT_SOFTSIGN:
+        return z / (1 + fabsl(z));
+    case MMF_ACT_LOGSIGMOID:
+        return fminl(z, 0) - log1pl(expl(-fabsl(z)));
+    case MMF_ACT_THRESHOLD:
+        return z > p[0] ? z : p[1];
+    case MMF_ACT_SOFTSHRINK:
+        return fabsl(z) > p[0] ? z - copysignl(p[0], z) : 0;
+    case MMF_ACT_HARDSHRINK:
+        return fabsl(z) > p[0] ? z : 0;
+    case MMF_ACT_TANHSHRINK: /* by its series where it cancels */
+        return fabsl(z) < 1e-3L ? z * z * z / 3 * (1 - z * z * 2 / 5) : z - tanhl(z);
+    case MMF_ACT_EXPONENTIAL:
+        return expl(z);
+    case MMF_ACT_GELU_10:
+        return clamp(gelu(z), -10, 10);
+    case MMF_ACT_LAPLACE:
+        return erfcl((0.707107L - z) / (0.282095L * sqrtl(2))) / 2;
+    case MMF_ACT_XIELU:
+        return xielu(z, p, z > 0);
     case MMF_ACT_SWIGLU_OAI:
-        gate = fminl(z, p0);
-        up = fminl(fmaxl(u, -p0), p0);
-        return gate * sigmoid(p1 * gate) * (up + 1);
+    case MMF_ACT_SWIGLU_CLAMPED:
+        return fminl(z, p[0]) * sigmoid(p[1] * fminl(z, p[0]));
+    case MMF_ACT_SITUGLU:
+        return bounded(z, p[0]) * sigmoid(z);
+    case MMF_ACT_SWIGLUSTEP:
+        return fminl(z * sigmoid(z), p[0]);
+    case MMF_ACT_FATREGLU:
+        return z > p[0] ? z : 0;
     default:
         return NAN;
     }
 }
 
-double lipschitz(int id, double z, double p0)
+long double exact_up(int id, long double u, const double *p)
+{
+    switch (id) {
+    case MMF_ACT_SWIGLU_OAI:
+        return clamp(u, -p[0], p[0]) + 1;
+    case MMF_ACT_SWIGLU_CLAMPED:
+        return clamp(u, -p[0], p[0]) + p[2];
+    case MMF_ACT_SWIGLUSTEP:
+        return clamp(u, -p[0], p[0]);
+    case MMF_ACT_SITUGLU:
+        return bounded(u, p[1]);
+    default:
+        return u;
+    }
+}
+
+long double exact_activation(int id, long double z, long double u, const double *p)
+{
+    return is_gated(id) ? exact_gate(id, z, p) * exact_up(id, u, p) : exact_gate(id, z, p);
+}
+
+bool other_branch(int id, long double z, long double e, const double *p, long double *value)
+{
+    switch (id) {
+    case MMF_ACT_THRESHOLD:
+        *value = z > p[0] ? p[1] : z;
+        return fabsl(z - p[0]) <= e;
+    case MMF_ACT_FATREGLU:
+        *value = z > p[0] ? 0 : z;
+        return fabsl(z - p[0]) <= e;
+    case MMF_ACT_HARDSHRINK:
+        *value = fabsl(z) > p[0] ? 0 : z;
+        return fabsl(fabsl(z) - p[0]) <= e;
+    case MMF_ACT_XIELU:
+        *value = xielu(z, p, z <= 0);
+        return fabsl(z) <= e;
+    default:
+        return false;
+    }
+}
+
+double lipschitz(int id, double z, const double *p)
 {
     switch (id) {
     case MMF_ACT_RELU_SQUARED:
@@ -198,24 +282,56 @@ double lipschitz(int id, double z, double p0)
     case MMF_ACT_GELU_TANH:
     case MMF_ACT_GEGLU:
     case MMF_ACT_GEGLU_TANH:
+    case MMF_ACT_GELU_10:
         return 1.13;
     case MMF_ACT_SILU:
     case MMF_ACT_QUICK_GELU:
     case MMF_ACT_SWIGLU:
     case MMF_ACT_SWIGLU_OAI:
+    case MMF_ACT_SWIGLU_CLAMPED:
+    case MMF_ACT_SWIGLUSTEP:
+    case MMF_ACT_SITUGLU:
         return 1.1;
     case MMF_ACT_MISH:
         return 1.09;
     case MMF_ACT_SIGMOID:
     case MMF_ACT_GLU:
         return 0.25;
+    case MMF_ACT_HARDSIGMOID:
+        return 1.0 / 6;
     case MMF_ACT_HARDSWISH:
         return 1.5;
     case MMF_ACT_LEAKY_RELU:
     case MMF_ACT_ELU:
-        return fmax(1, fabs(p0));
+        return fmax(1, fabs(p[0]));
+    case MMF_ACT_SELU:
+        return 1.7581;
+    case MMF_ACT_EXPONENTIAL:
+        return exp(z);
+    case MMF_ACT_LAPLACE:
+        return 1.41422;
+    case MMF_ACT_XIELU:
+        return fmax(z > 0 ? 2 * fabs(p[0]) * z : 0, fabs(p[2] - p[1])) + fabs(p[2]);
     default:
         return 1;
+    }
+}
+
+double shift_of(int id)
+{
+    return id == MMF_ACT_LAPLACE ? 0.707107 : 0;
+}
+
+void test_parameters(int id, double p[MMF_MAX_PARAMETERS])
+{
+    static const double given[MMF_ACT_COUNT][2] = {[MMF_ACT_CLAMP] = {-0.75, 1.25},
+                                                   [MMF_ACT_THRESHOLD] = {0.25, -2},
+                                                   [MMF_ACT_SWIGLU_CLAMPED] = {1.5, 1.25},
+                                                   [MMF_ACT_SITUGLU] = {4, 25}};
+    const mmf_activation_row *row = mmf_activation_row_of((mmf_activation)id);
+    for (int i = 0; i < MMF_MAX_PARAMETERS; i++) {
+        const bool set = given[id][0] != 0 && i < 2;
+        p[i] = (float)(set ? given[id][i] : row->parameter[i].value);
     }
 }
 

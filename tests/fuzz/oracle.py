@@ -30,7 +30,7 @@ class Table:
             value = row.f(_Z, *parameters)
             slope = row.lipschitz(_Z, np.zeros_like(_Z), *parameters)
             # 4 u and 8 subnormal units more: the tables' own rounding, and that of the interval's ends (see rounded)
-            radius = 12 * unit * np.abs(value) + 8 * unit * slope * np.abs(_Z) + 20 * tiny
+            radius = 12 * unit * np.abs(value) + 8 * unit * slope * (np.abs(_Z) + row.shift) + 20 * tiny
         self.value = value.astype(np.float64)
         self.radius = None if exact else radius.astype(np.float64)
 
@@ -91,7 +91,8 @@ def check_exact(world: Any, call: Any, out: np.ndarray, preactivation: np.ndarra
     accumulator = "float64" if world.dtype == "float64" else "float32"
     dtype = call.out_dtype
     if not math.isfinite(call.alpha):
-        value = resolve(call.activation)[1].f(z)  # of those without parameters
+        _, row, parameters = resolve(call.activation)
+        value = row.f(z, *parameters)
         assert_equal("out", out, rounded(value if call.multiply is None else value * call.multiply.values, dtype))
         return
     table, *up = tables(call.activation, accumulator)

@@ -27,7 +27,7 @@ _BAD_DTYPES = ("i4", "?", "c8", ">f4", "O", "g", "u1", "M8[s]", "S4")
 _BAD_ACTIVATIONS: tuple[tuple[Any, type], ...] = (
     ("geluu", ValueError),
     ("", ValueError),
-    ("RELU", ValueError),
+    ("relu_7", ValueError),
     ("x" * 100_000, ValueError),
     (3, TypeError),
     (len, TypeError),
@@ -108,7 +108,10 @@ def too_many(world: World, call: Call, arguments: Any, keywords: Any, rng: Rando
 
 @row
 def no_array(world: World, call: Call, arguments: Any, keywords: Any, rng: Random) -> Any:
-    put(operand(world, call, rng), pick(rng, _NO_ARRAYS), arguments, keywords)
+    name, value = operand(world, call, rng), pick(rng, _NO_ARRAYS)
+    if name in ("bias", "C", "multiply") and isinstance(value, float | np.float32):  # a number may be one of these
+        value = bool(value)
+    put(name, value, arguments, keywords)
     return TypeError
 
 

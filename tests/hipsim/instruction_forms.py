@@ -42,7 +42,7 @@ class Form:
         text, self.tail = re.fullmatch(r"(.*?)((?: \w+:\S+)*)", text).groups()
         self.operands = re.split(r", (?![^\[]*\])", text)
         self.modifiers = dict(re.findall(r"(\w+):(\S+)", self.tail))
-        self.compares = self.name.startswith(("v_cmp", "s_cmp"))
+        self.compares = self.name.startswith(("v_cmp", "s_cmp", "s_bitcmp"))
         self.roles = self._roles()
         self.kinds = {role: self._kind(role) for role in self.roles if role[0] == "S"}
         self.register = dict(zip(self.kinds, "xyz", strict=False))

@@ -18,14 +18,19 @@ from hipsim.test_machine_pseudocode import FAMILY, shipped
 
 LANES, BYTES, OFFSET, RECORDS = 64, 4096, 48, 3000
 NARROW = {"ubyte": 1, "u8": 1, "ushort": 2, "u16": 2, "short": 2, "b16": 2}
-OPCODE = re.compile(r"(global|buffer|ds|s)_(load|store|read|write)_(d16_hi_|d16_)?(dwordx?|b)?(\w+)?")
+OPCODE = re.compile(r"(global|buffer|ds|s)_(load|store|read|write)2?_(?:2addr_)?(d16_hi_|d16_)?(dwordx?|b)?(\w+)?")
+TRANSPOSED = "ds_read_b64_tr_b16"
+TWO = re.compile(r"ds_(read|write)2_.*|ds_(load|store)_2addr_.*")  # elements of LDS, each with an offset
 
 
 def size_of(name):
     """(space, whether it loads, half, bytes) of an opcode."""
     space, way, half, unit, rest = OPCODE.fullmatch(name).groups()
+    if rest and rest.endswith(("_d16", "_d16_hi")):  # of LDS
+        rest, _, high = rest.partition("_d16")
+        half = f"d16{high}_"
     if unit == "b" and rest != "16":
-        size = int(rest) // 8
+        size = int(rest.split("_")[0]) // 8 * (2 if TWO.fullmatch(name) else 1)
     elif unit and unit.startswith("dword"):
         size = 4 * int(rest or 1)
     else:
@@ -38,13 +43,15 @@ def kernel(part, name):
     space, loads, _, size = size_of(name)
     wait = "s_wait_loadcnt 0\\n s_wait_storecnt 0\\n s_wait_dscnt 0\\n s_wait_kmcnt 0" if part.arch == "gfx1201" else ""
     wait = wait or "s_waitcnt vmcnt(0) lgkmcnt(0)" + ("\\n s_waitcnt_vscnt null, 0" if part.arch == "gfx1100" else "")
-    words = max(size // 4, 1)
+    words, unit = max(size // 4, 1), max(size // 2, 1)
+    on = "1" if space == "s" or name == TRANSPOSED else "x % 3"
     place = {
         "global": (f"off offset:{OFFSET}", '"v"(base + at[x])'),
         "buffer": (f"%2, 0 offen offset:{OFFSET}", '"v"(at[x]), "s"(records)'),
         "ds": (f"offset:{OFFSET}", '"v"(at[x])'),
+        "two": (f"offset0:{OFFSET // unit} offset1:{OFFSET // unit + 3}", '"v"(at[x])'),
         "s": (f"{OFFSET:#x}", '"s"(base + at[0])'),
-    }[space]
+    }["two" if TWO.fullmatch(name) else space]
     tail = f", {place[0]}" if space != "ds" else f" {place[0]}"
     kind = "s" if space == "s" else "v"
     operands = f'"+{kind}"(r) : {place[1]}' if loads else f': "v"(r), {place[1]}'
@@ -68,7 +75,7 @@ extern "C" __global__ void GROUP(64) k(char *base, const unsigned *at, words *re
     for (unsigned i = x; i < {BYTES // 4}; i += 64)
         lds[i] = ((unsigned *)base)[i];
     barrier();
-    if ({"1" if space == "s" else "x % 3"}) {{ {text} }}
+    if ({on}) {{ {text} }}
     registers[x] = r;
     barrier();
     for (unsigned i = x; i < {BYTES // 4}; i += 64)
@@ -81,6 +88,9 @@ def expected(name, memory, at, registers):
     space, loads, half, size = size_of(name)
     memory, registers = memory.copy(), registers.copy()
     before = registers.copy()
+    if name == TRANSPOSED:  # 16 lanes hold four rows of 16 elements, four in each lane, and get a column each
+        rows = np.stack([memory[int(x) + OFFSET :][:8].view(np.uint16) for x in at]).reshape(-1, 4, 16)
+        return memory, np.ascontiguousarray(rows.transpose(0, 2, 1)).reshape(LANES, 4).view(np.uint32)
     for lane in range(LANES):
         if space == "s":
             registers[lane] = np.frombuffer(memory[at[0] + OFFSET :][:size].tobytes().ljust(4, b"\0"), np.uint32)
@@ -88,6 +98,13 @@ def expected(name, memory, at, registers):
         if lane % 3 == 0:
             continue
         place = int(at[lane]) + OFFSET
+        if TWO.fullmatch(name):
+            parts = [slice(first, first + size // 2) for first in (place, place + 3 * size // 2)]
+            if loads:
+                registers[lane] = np.concatenate([memory[part] for part in parts]).view(np.uint32)
+            else:
+                memory[parts[0]], memory[parts[1]] = before[lane].view(np.uint8).reshape(2, -1)
+            continue
         shift = 2 if half == "d16_hi_" else 0
         register = before[lane].view(np.uint8)[shift:]
         data = memory[place : place + size].copy()
@@ -118,7 +135,7 @@ def test_memory_forms(arch, rng):
         space, loads, _, size = size_of(name)
         memory = rng.integers(0, 256, BYTES, np.uint8)
         step = 16 if not loads else max(size, 4) if size >= 4 or space == "s" else size
-        at = rng.permutation((BYTES - OFFSET - size) // step)[:LANES].astype(np.uint32) * np.uint32(step)
+        at = rng.permutation((BYTES - OFFSET - 2 * size) // step)[:LANES].astype(np.uint32) * np.uint32(step)
         registers = rng.integers(0, 2**32, (LANES, max(size // 4, 1)), np.uint32)
         want = expected(name, memory, at, registers)
         pitch = 4 if registers.shape[1] == 3 else registers.shape[1]  # a vector of three lies in four words

@@ -11,6 +11,8 @@ import itertools
 import re
 import sys
 import threading
+import types
+import weakref
 
 import numpy as np
 from common import Generic
@@ -29,7 +31,7 @@ SAYS = re.compile(r"no memory for (the )?\d+ bytes of ")
 rng = np.random.default_rng(0)
 A, B, bias = (rng.standard_normal(shape).astype(np.float16) for shape in ((20, 600), (600, 100), 100))
 C, out, z = rng.standard_normal((20, 100)), np.empty((20, 100), np.float16), np.empty((20, 100), np.float32)
-C = C.astype(np.float16)
+C64, C = C, C.astype(np.float16)
 stacked, wide = np.stack([B, B]), rng.standard_normal((640, 64)).astype(np.float16)
 array, packed = mf.matmul_fused(Generic(A), B), mf.prepack(B, gate_layout="halves")
 threads = itertools.count(2)
@@ -41,6 +43,24 @@ def parallel():
         mf.matmul_fused(wide, wide.T)
     finally:
         mf.set_num_threads(1)
+
+
+class Namespaced(Generic):
+    """Of a library of the array API, which takes results over as they are."""
+
+    def __array_namespace__(self):
+        return types.SimpleNamespace(from_dlpack=lambda array: array)
+
+
+def one_thread():
+    with mf.num_threads(1):
+        mf.matmul_fused(A, B)
+
+
+def refused():
+    for call in (packed.__array__, lambda: mf.matmul_fused(packed, B), lambda: mf.matmul_fused(A, B, out_dtype="int8")):
+        with contextlib.suppress(TypeError):
+            call()
 
 
 def unknown():
@@ -65,6 +85,17 @@ CALLS = {
     "force_kernel": lambda: mf._core.force_kernel(None),
     "set_num_threads": lambda: mf.set_num_threads(np.int64(1)),
     "error": unknown,
+    "another error": refused,
+    "float64": lambda: mf.matmul_fused(C64, C64.T, None, "silu", out_dtype=np.float16),
+    "pair": lambda: mf.matmul_fused(A, (B, B), (bias, bias), ("swiglu_oai", 7.0)),
+    "array API": lambda: mf.matmul_fused(Namespaced(A), B),
+    "Array": lambda: mf.matmul_fused(array, B.T),
+    "ndarray of an Array": lambda: (np.asarray(array), np.array(array, dtype=np.float64), array[0], next(iter(array))),
+    "buffer of an Array": lambda: bytes(memoryview(array)),
+    "repr of packed": lambda: repr(packed),
+    "sizeof": lambda: (sys.getsizeof(packed), weakref.ref(packed)),
+    "num_threads": one_thread,
+    "gpus": mf._core.device_manifest,
 }
 
 
@@ -155,6 +186,7 @@ def main(how):
         race()
         return
     counts = {name: exhaust(name, how == "aligned") for name in CALLS}
+    assert len(CALLS) >= 25
     wanted = {"call": 1, "out": 1, "generic": 2, "dlpack": 1, "prepack": 1, "prepack of a pair": 1, "unpack": 1}
     assert all(counts[name] >= least for name, least in wanted.items()), counts
     for nth in range(1, 20):  # threads that cannot be started are not missed

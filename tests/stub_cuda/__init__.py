@@ -27,7 +27,11 @@ KDLCUDA = 2
 def build() -> Path:
     """The library, built anew if a source is newer."""
     core = [*(ROOT / "csrc/problem" / f"{name}.c" for name in ("status", "tensor", "activation"))]
-    sources = [*HERE.glob("*.c"), *core, ROOT / "csrc/cpu/reference.c"]
+    sources = [
+        *HERE.glob("*.c"),
+        *core,
+        *(ROOT / "csrc/cpu" / f"{name}.c" for name in ("reference", "interrupt", "pool")),
+    ]
     newest = max(path.stat().st_mtime for path in (*sources, *HERE.glob("*.h"), *ROOT.glob("csrc/**/*.[hid]*")))
     if not LIBRARY.exists() or LIBRARY.stat().st_mtime < newest:
         compiler = next(filter(shutil.which, (os.environ.get("CC", "gcc"), "gcc", "cc", "clang")))

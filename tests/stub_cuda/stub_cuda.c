@@ -188,6 +188,11 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     static const int known[][2] = {{8, 49152}, {10, 32}, {16, 4}, {75, 9}, {76, 0}, {115, 1}};
     int code = stub_enter("cuDeviceGetAttribute", "(%d, %d)", attribute, device);
+    const char *older = getenv("STUB_CUDA_CAPABILITY"); /* two digits: another GPU than sm_90 */
+    if (!code && older && (attribute == 75 || attribute == 76)) {
+        *value = older[attribute - 75] - '0';
+        return 0;
+    }
     for (size_t i = 0; !code && i < sizeof known / sizeof *known; i++)
         if (known[i][0] == attribute) {
             *value = known[i][1];
@@ -409,7 +414,8 @@ int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
         code = stub_check_stream(s);
     if (!code && kernel->module->context != stub_current())
         code = STUB_INVALID_HANDLE;
-    if (!code && (!gx || !gy || gz != 1 || by != 1 || bz != 1 || shared || extra || !arguments))
+    if (!code && (!gx || !gy || gz != 1 || by != 1 || bz != 1 || shared > kernel->shared || extra ||
+                  !arguments))
         code = STUB_INVALID_VALUE;
     if (code || stub_is_capturing(s) || strncmp(kernel->name, "empty", 5) == 0)
         return code;

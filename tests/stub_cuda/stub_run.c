@@ -7,16 +7,15 @@
 #include <string.h>
 
 static const struct {
-    const char *name;
-    bool adds; /* partial sums: no GEMM */
+    const char *name, *step; /* of a launch that is no GEMM: its source */
     int operands, tile_m, tile_n, threads;
 } kernels[] = {
 #define MMF_GPU_KERNEL(name, family, operands, tile_m, tile_n, tile_k, threads, lds, layout,       \
                        targets)                                                                    \
-    {#name, false, MMF_GEMM_##operands, tile_m, tile_n, threads},
+    {#name, "", MMF_GEMM_##operands, tile_m, tile_n, threads},
 #define MMF_GPU_STEP(name, source, operands, tile_m, tile_n, tile_k, threads, lds, layout,         \
                      targets)                                                                      \
-    {#name, true, MMF_GEMM_##operands, tile_m, tile_n, threads},
+    {#name, #source, MMF_GEMM_##operands, tile_m, tile_n, threads},
 #include "gpu/kernels/common/kernels.def"
 #undef MMF_GPU_KERNEL
 #undef MMF_GPU_STEP
@@ -73,12 +72,17 @@ static void cut_tile(const mmf_gemm_args *args, int index, int64_t tile, mmf_pro
         .gate_layout = args->gated ? MMF_GATE_HALVES : MMF_GATE_NONE,
         .alpha = args->alpha,
         .beta = args->beta,
-        .parameters = {args->parameters[0], args->parameters[1]},
     };
+    memcpy(p->parameters, args->parameters, sizeof p->parameters);
     memcpy(p->dtype, args->dtype, sizeof p->dtype);
     for (int i = 0; i < MMF_OPERANDS; i++) {
         const mmf_gemm_strides *s = &args->strides[i];
         bool is_b = i == MMF_B || i == MMF_B_UP;
+        if (p->dtype[i] == MMF_GEMM_IMMEDIATE) {
+            p->dtype[i] = MMF_FLOAT64;
+            buffers->data[i] = (void *)(uintptr_t)&args->immediates[i - MMF_BIAS];
+            continue;
+        }
         if (p->dtype[i] == MMF_ABSENT || !args->data[i])
             continue;
         int64_t offset = (is_b ? 0 : row * s->row) + (i == MMF_A ? 0 : col * s->col), rest = batch;
@@ -158,6 +162,20 @@ static int add_pieces(const mmf_gemm_args *args, int64_t column, const mmf_probl
     return code;
 }
 
+/* prepack: a tile of A to out, as bits. */
+static int copy_tile(const mmf_gemm_args *args, int index, int64_t tile)
+{
+    const mmf_gemm_strides *from = &args->strides[MMF_A], *to = &args->strides[MMF_OUT];
+    const int64_t size = mmf_dtypes[args->dtype[MMF_A]].size, edge = kernels[index].tile_m;
+    const int64_t m0 = tile / args->tiles_n * edge, n0 = tile % args->tiles_n * edge;
+    for (int64_t m = m0; m < args->m && m < m0 + edge; m++)
+        for (int64_t n = n0; n < args->n && n < n0 + edge; n++)
+            memcpy((char *)args->data[MMF_OUT] + (m * to->row + n * to->col) * size,
+                   (const char *)args->data[MMF_A] + (m * from->row + n * from->col) * size,
+                   (size_t)size);
+    return 0;
+}
+
 int stub_run(const char *kernel, const mmf_gemm_args *args, unsigned workgroups, unsigned rows,
              unsigned threads)
 {
@@ -174,16 +192,22 @@ int stub_run(const char *kernel, const mmf_gemm_args *args, unsigned workgroups,
         args->first_tile + workgroups > tiles)
         return STUB_LAUNCH_FAILED;
     const int operands = kernels[index].operands;
-    if (args->dtype[MMF_GEMM_A] != (kernels[index].adds ? mmf_dtypes[operands].sum : operands))
+    const bool adds = strcmp(kernels[index].step, "reduce_splitk") == 0;
+    const bool copies = strcmp(kernels[index].step, "reorder") == 0;
+    if (copies ? mmf_dtypes[args->dtype[MMF_GEMM_A]].size != mmf_dtypes[operands].size
+               : args->dtype[MMF_GEMM_A] != (adds ? mmf_dtypes[operands].sum : operands))
         return STUB_LAUNCH_FAILED;
     for (unsigned w = 0; !code && w < workgroups * rows; w++) {
         mmf_problem p;
         mmf_buffers buffers = {0};
         const int64_t tile = args->first_tile + w % workgroups;
         const int64_t columns = args->gated ? kernels[index].tile_n / 2 : kernels[index].tile_n;
+        if (copies) {
+            code = copy_tile(args, index, tile);
+            continue;
+        }
         cut_tile(args, index, tile, &p, &buffers);
-        code = kernels[index].adds
-                   ? add_pieces(args, tile % of_matrix % args->tiles_n * columns, &p, &buffers)
+        code = adds ? add_pieces(args, tile % of_matrix % args->tiles_n * columns, &p, &buffers)
                : args->piece ? compute_piece(args, w / workgroups, &p, &buffers)
                              : compute(&p, &buffers);
     }

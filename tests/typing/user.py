@@ -1,6 +1,6 @@
 """A user's file for `mypy --strict` (run by test_package.py). A line that ends in `# error` must be refused."""
 
-from typing import Any, assert_type
+from typing import Any, TypedDict, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,9 +45,34 @@ for name in mf.activations + mf.gated_activations:
     print(name.upper(), mf.__version__)
 mf.set_num_threads(mf.get_num_threads())
 
-mf.matmul_fused(a, b, bias, "gelo")  # error
+
+class Config(TypedDict):
+    act: str
+    limit: float
+
+
+class Layer:
+    """The user of a model's configuration: names that a checker does not know."""
+
+    def __init__(self, weight: NDArray[np.float32], act: str | None) -> None:
+        self.weight, self.act = mf.prepack(weight), act
+
+    def __call__(self, x: NDArray[np.float32], scale: float = 1.0) -> NDArray[np.float32]:
+        return mf.matmul_fused(x, self.weight, 0.5, self.act, multiply=scale, C=np.float32(2))
+
+
+def gated(x: NDArray[np.float32], config: Config) -> NDArray[np.float32]:
+    return mf.matmul_fused(x, (b, b), (0.0, bias), (config["act"], config["limit"]))
+
+
+for name in mf.activations:
+    assert_type(mf.matmul_fused(a, b, bias, name), NDArray[np.float32])
+Layer(b, None)(a)
+gated(a, {"act": "swiglu", "limit": 7})
+
 mf.matmul_fused([[1.0]], b)  # error
+mf.matmul_fused(a, b, bias, 3)  # error
 mf.matmul_fused(a, b, alpha=a)  # error
-mf.matmul_fused(a, b, None, ("clamp", 0.0))  # error
+mf.matmul_fused(a, b, None, ("clamp", "0"))  # error
 mf.matmul_fused(a, b, gate_layout="quarters")  # error
 mf.prepack(b, "auto")  # error

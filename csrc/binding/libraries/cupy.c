@@ -19,7 +19,7 @@ static mmf_status recognise(mmf_state *state, PyObject *object, const char *name
 static mmf_status current_stream(mmf_state *state, const mmf_import *of, mmf_device device,
                                  void **handle, bool *ran_python)
 {
-    PyObject *cuda = Py_XNewRef(mmf_imported_module("cupy.cuda"));
+    PyObject *cuda = mmf_imported_module("cupy.cuda");
     PyObject *get = mmf_attribute(cuda, "get_current_stream");
     PyObject *stream = get ? mmf_invoke(get, 1, PyLong_FromLong(device.id), NULL) : NULL;
     (void)state;

@@ -3,6 +3,7 @@
 #include "binding/libraries/library.h"
 
 #include "binding/errors.h"
+#include "binding/objects.h"
 
 #include <string.h>
 
@@ -96,7 +97,7 @@ static mmf_status take_tensor(PyObject *capsule, const char *name, mmf_import *i
     if (!PyCapsule_CheckExact(capsule))
         return mmf_fail(MMF_BUFFER_ERROR,
                         "%s: its __dlpack__() returned a %s, not a DLPack capsule", name,
-                        mmf_type_name(capsule, type));
+                        mmf_describe(capsule, type));
     const char *given = PyCapsule_GetName(capsule);
     return mmf_fail(MMF_BUFFER_ERROR,
                     "%s: its __dlpack__() returned a capsule named \"%.64s\"; matmul_fused reads "
@@ -142,30 +143,44 @@ mmf_status mmf_dlpack_import(mmf_state *state, mmf_import *import, mmf_stream *s
     return status ? MMF_PYTHON_ERROR : MMF_OK;
 }
 
-static mmf_status refuse_type(PyObject *object, const char *name)
-{
-    char type[MMF_PRINTABLE];
-    bool pair = PyList_Check(object) && (strcmp(name, "B") == 0 || strcmp(name, "bias") == 0);
-    return mmf_fail(MMF_TYPE_ERROR, "%s is a %s, not an array; pass %snp.asarray(%s)", name,
-                    mmf_type_name(object, type),
-                    pair ? "a pair as a tuple (gate, up), one array as " : "", name);
-}
-
 static mmf_status recognise(mmf_state *state, PyObject *object, const char *name,
                             mmf_type_facts *facts)
 {
+    mmf_status status = mmf_check_kind(object, name); /* some have __dlpack__, too */
+    if (status)
+        return status;
     PyObject *method = mmf_type_attribute(Py_TYPE(object), state->names[MMF_NAME_DLPACK]);
     if (!method)
-        return PyErr_Occurred() ? MMF_PYTHON_ERROR : refuse_type(object, name);
+        return PyErr_Occurred() ? MMF_PYTHON_ERROR : mmf_refuse_type(object, name);
     Py_DECREF(method);
     facts->library = &mmf_library_dlpack;
     return MMF_OK;
+}
+
+/* A.__array_namespace__().from_dlpack(mf.Array) where A's library has that, else the mf.Array. */
+static PyObject *finish(mmf_state *state, const mmf_import *a, mmf_output *output)
+{
+    PyObject *has = mmf_type_attribute(Py_TYPE(a->object), state->names[MMF_NAME_ARRAY_NAMESPACE]);
+    if (!has && !PyErr_Occurred())
+        return output->object;
+    Py_XDECREF(has);
+    PyObject *space =
+        has ? mmf_invoke(mmf_attribute(Py_NewRef(a->object), "__array_namespace__"), 0, NULL, NULL)
+            : NULL;
+    PyObject *array = output->object;
+    output->object = NULL;
+    PyObject *result = mmf_invoke(mmf_attribute(space, "from_dlpack"), 1, array, NULL);
+    if (!result)
+        mmf_raise_from(state, mmf_fail(MMF_TYPE_ERROR,
+                                       "A's library took no result of this dtype or device over "
+                                       "(from_dlpack); choose another out_dtype or pass out="));
+    return result;
 }
 
 const mmf_library mmf_library_dlpack = {
     .recognise = recognise,
     .import = mmf_dlpack_import,
     .new_output = mmf_array_new_output,
-    .finish = mmf_output_object,
+    .finish = finish,
     .owner = &mmf_library_array,
 };

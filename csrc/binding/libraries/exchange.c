@@ -87,17 +87,17 @@ static mmf_status check_new(const DLTensor *view, const mmf_tensor *tensor)
                                               "strides that were not asked for");
 }
 
-/* The library's object that owns the memory. */
+/* The library's object that owns the memory. The library has taken that over also where it fails:
+ * torch's deleter has run by then. */
 static PyObject *make_object(mmf_state *state, const mmf_import *a, mmf_output *output)
 {
     void *object = NULL;
-    if (a->api->managed_tensor_to_py_object_no_sync(output->managed, &object) == 0) {
-        output->managed = NULL;
+    DLManagedTensorVersioned *managed = output->managed;
+    output->managed = NULL;
+    if (a->api->managed_tensor_to_py_object_no_sync(managed, &object) == 0)
         return object;
-    }
     mmf_raise_from(state,
                    mmf_fail(MMF_BUFFER_ERROR, "A's library made no object of the result's memory"));
-    mmf_output_drop(output);
     return NULL;
 }
 

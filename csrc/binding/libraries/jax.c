@@ -2,8 +2,11 @@
  * Path of a call: its row of libraries/. */
 #include "binding/libraries/library.h"
 
+#include "binding/errors.h"
 #include "binding/objects.h"
 #include "binding/scalars.h"
+
+#include <string.h>
 
 /* Asked before the exchange API: a view by it could be written to, an array of jax may not. */
 static mmf_status recognise(mmf_state *state, PyObject *object, const char *name,
@@ -17,17 +20,45 @@ static mmf_status recognise(mmf_state *state, PyObject *object, const char *name
     if (tracer)
         return mmf_fail(
             MMF_TYPE_ERROR,
-            "%s is a JAX tracer; call matmul_fused outside jax.jit and other transformations "
-            "(matmul_fused.jax will serve those)",
+            "%s is a JAX tracer, which has no values; call matmul_fused outside jax.jit, vmap and "
+            "grad, or through jax.pure_callback",
             name);
     if (array)
         facts->library = &mmf_library_jax;
     return MMF_OK;
 }
 
+/* Say why jax gave no view of an array, if it is one of the usual reasons. */
+__attribute__((cold)) static mmf_status explain_failure(mmf_state *state, const mmf_import *import)
+{
+    PyObject *type, *value, *traceback;
+    char text[MMF_PRINTABLE] = "";
+    mmf_status status = MMF_PYTHON_ERROR;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *deleted =
+        mmf_invoke(PyObject_GetAttrString(import->object, "is_deleted"), 0, NULL, NULL);
+    PyObject *dtype = mmf_attribute(Py_NewRef(import->object), "dtype");
+    PyObject *string = dtype ? PyObject_Str(dtype) : NULL;
+    if (deleted == Py_True)
+        status = mmf_fail(MMF_VALUE_ERROR,
+                          "%s is a deleted jax.Array (donated, or after delete()); pass a live one",
+                          import->name);
+    else if (string && mmf_printable(string, text) && strncmp(text, "key<", 4) == 0)
+        status = mmf_fail(MMF_TYPE_ERROR, "%s is an array of JAX PRNG keys, which are no numbers",
+                          import->name);
+    PyErr_Clear(); /* lint: probing why an array was refused; its own error is restored */
+    Py_XDECREF(string);
+    Py_XDECREF(dtype);
+    Py_XDECREF(deleted);
+    PyErr_Restore(type, value, traceback);
+    return status == MMF_PYTHON_ERROR ? status : mmf_raise_from(state, status);
+}
+
 static mmf_status import(mmf_state *state, mmf_import *import, mmf_stream *stream)
 {
     mmf_status status = mmf_dlpack_import(state, import, stream);
+    if (status == MMF_PYTHON_ERROR && PyErr_ExceptionMatches(PyExc_BufferError))
+        return explain_failure(state, import);
     import->tensor.readonly = MMF_READONLY;
     return status;
 }

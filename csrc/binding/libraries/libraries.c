@@ -4,6 +4,7 @@
 
 #include "binding/errors.h"
 #include "binding/objects.h"
+#include "binding/packed.h"
 
 #include <string.h>
 
@@ -18,14 +19,15 @@ int mmf_is_subclass(PyTypeObject *type, const char *module_name, const char *att
     PyObject *module = mmf_imported_module(module_name);
     if (!module)
         return PyErr_Occurred() ? -1 : 0;
-    PyObject *base = PyObject_GetAttrString(module, attribute);
+    PyObject *base = mmf_attribute(module, attribute);
     if (!base) {
         if (!PyErr_ExceptionMatches(PyExc_AttributeError))
             return -1;
         PyErr_Clear(); /* lint: a module that is half imported, or of another version */
         return 0;
     }
-    int result = PyObject_IsSubclass((PyObject *)type, base);
+    /* what stands there in place of a class, a mock say, has no instances */
+    int result = PyType_Check(base) ? PyObject_IsSubclass((PyObject *)type, base) : 0;
     Py_DECREF(base);
     return result;
 }
@@ -57,7 +59,7 @@ static mmf_status refuse_raising_type(mmf_state *state, PyObject *object, const 
     char text[MMF_PRINTABLE];
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    mmf_type_name(object, text);
+    mmf_describe(object, text);
     PyErr_Restore(type, value, traceback);
     return mmf_raise_from(state,
                           mmf_fail(MMF_TYPE_ERROR,
@@ -75,7 +77,7 @@ mmf_status mmf_find_type(mmf_state *state, PyObject *object, const char *name,
         facts->library = &mmf_library_array;
         return MMF_OK;
     }
-    if (type == state->packed_type)
+    if (mmf_is_packed_type(type))
         return mmf_fail(MMF_TYPE_ERROR, "%s is a PackedMatrix; only B can be prepacked", name);
     mmf_status status = MMF_OK;
     for (size_t i = 0; !status && !facts->library; i++) /* the last one takes or refuses all */

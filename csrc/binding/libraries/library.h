@@ -68,6 +68,11 @@ PyObject *mmf_type_attribute(PyTypeObject *type, PyObject *name);
  * exception: the library is not laid out as we know it. */
 mmf_status mmf_take_handle(PyObject *value, const mmf_import *of, void **handle);
 
+/* TypeError for what is no array, and, whether or not it has __dlpack__, for tables, expressions
+ * and the like (refuse.c). */
+mmf_status mmf_check_kind(PyObject *object, const char *name);
+mmf_status mmf_refuse_type(PyObject *object, const char *name);
+
 /* import() through __dlpack__ (dlpack.c). */
 mmf_status mmf_dlpack_import(mmf_state *state, mmf_import *import, mmf_stream *stream);
 

@@ -19,11 +19,29 @@ int mmf_numpy_load(mmf_state *state)
     return 0;
 }
 
+/* A subclass with arithmetic of its own means more than its numbers: a unit, a mask. */
+static mmf_status check_ufuncs(mmf_state *state, PyObject *object, const char *name)
+{
+    PyObject *ufunc = state->names[MMF_NAME_ARRAY_UFUNC];
+    PyObject *plain = PyObject_GetAttr((PyObject *)state->ndarray_type, ufunc);
+    PyObject *own = plain ? PyObject_GetAttr((PyObject *)Py_TYPE(object), ufunc) : NULL;
+    char type[MMF_PRINTABLE];
+    mmf_status status = own ? MMF_OK : MMF_PYTHON_ERROR;
+    if (own && own != plain)
+        status = mmf_fail(MMF_TYPE_ERROR,
+                          "%s is a %s, an ndarray with an __array_ufunc__ of its own, whose "
+                          "meaning (a unit, a mask) would be lost; pass its plain values, "
+                          "np.array(%s)",
+                          name, mmf_type_name(object, type), name);
+    Py_XDECREF(own);
+    Py_XDECREF(plain);
+    return status;
+}
+
 static mmf_status recognise(mmf_state *state, PyObject *object, const char *name,
                             mmf_type_facts *facts)
 {
     PyTypeObject *type = Py_TYPE(object);
-    (void)state;
     if (!PyArray_Check(object))
         return MMF_OK;
     facts->library = &mmf_library_numpy;
@@ -38,7 +56,7 @@ static mmf_status recognise(mmf_state *state, PyObject *object, const char *name
             name);
     if (matrix)
         return mmf_fail(MMF_TYPE_ERROR, "%s is a numpy.matrix; pass np.asarray(%s)", name, name);
-    return MMF_OK;
+    return check_ufuncs(state, object, name);
 }
 
 bool mmf_numpy_is_real_scalar(PyObject *object)
@@ -58,13 +76,21 @@ bool mmf_numpy_is_real_scalar(PyObject *object)
     return real;
 }
 
+bool mmf_numpy_is_bool(PyObject *object)
+{
+    return PyArray_IsScalar(object, Bool);
+}
+
 /* Remember the dtype of ml_dtypes.bfloat16 if that package has been imported by now. */
 static void find_bfloat16(mmf_state *state)
 {
     PyObject *module = state->bfloat16 ? NULL : mmf_imported_module("ml_dtypes");
-    PyObject *type = module ? PyObject_GetAttrString(module, "bfloat16") : NULL;
-    PyArray_Descr *descr = type ? PyArray_DescrFromTypeObject(type) : NULL;
+    PyObject *type = mmf_attribute(module, "bfloat16");
+    const bool is_type = type && PyType_Check(type);
+    PyArray_Descr *descr = is_type ? PyArray_DescrFromTypeObject(type) : NULL;
     Py_XDECREF(type);
+    if (descr && (!PyTypeNum_ISUSERDEF(descr->type_num) || PyDataType_ELSIZE(descr) != 2))
+        Py_CLEAR(descr); /* of a mock NumPy makes a dtype of objects */
     if (!descr) {
         PyErr_Clear(); /* lint: without ml_dtypes there is no such dtype */
         return;
@@ -150,12 +176,48 @@ mmf_status mmf_numpy_view(mmf_state *state, mmf_import *import, bool *asked)
     return view_unusual(array, import->name, tensor);
 }
 
+/* Without bfloat16, whose number ml_dtypes is given at run time. */
+static const int numbers[MMF_DTYPE_COUNT] = {
+    [MMF_FLOAT32] = NPY_FLOAT, [MMF_FLOAT64] = NPY_DOUBLE, [MMF_FLOAT16] = NPY_HALF};
+_Static_assert(MMF_DTYPE_COUNT == 4, "a dtype without its number would be made as bool");
+
+/* New reference to a dtype's descr, NULL with an exception. */
+static PyArray_Descr *descr_of(mmf_state *state, mmf_dtype dtype)
+{
+    if (dtype != MMF_BFLOAT16)
+        return PyArray_DescrFromType(numbers[dtype]);
+    PyObject *module = PyImport_ImportModule("ml_dtypes");
+    Py_XDECREF(module);
+    if (!module && !PyErr_ExceptionMatches(PyExc_ImportError))
+        return NULL;
+    if (!module)
+        PyErr_Clear(); /* lint: the error below says that it is missing */
+    find_bfloat16(state);
+    if (!state->bfloat16)
+        return (PyArray_Descr *)mmf_raise(
+            state, mmf_fail(MMF_TYPE_ERROR, "this Array has dtype bfloat16, which NumPy has with "
+                                            "ml_dtypes; install that package"));
+    return (PyArray_Descr *)Py_NewRef(state->bfloat16);
+}
+
+PyObject *mmf_numpy_of_memory(mmf_state *state, const mmf_tensor *tensor, PyObject *owner)
+{
+    npy_intp shape[MMF_MAX_RANK];
+    PyArray_Descr *descr = descr_of(state, tensor->dtype);
+    if (!descr)
+        return NULL;
+    for (int i = 0; i < tensor->ndim; i++)
+        shape[i] = (npy_intp)tensor->shape[i];
+    PyObject *array = PyArray_NewFromDescr(&PyArray_Type, descr, tensor->ndim, shape, NULL,
+                                           tensor->data, NPY_ARRAY_CARRAY, NULL);
+    if (array && PyArray_SetBaseObject((PyArrayObject *)array, Py_NewRef(owner)))
+        Py_CLEAR(array);
+    return array;
+}
+
 static mmf_status new_output(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
                              void *stream, mmf_output *output)
 {
-    static const int numbers[MMF_DTYPE_COUNT] = {
-        [MMF_FLOAT32] = NPY_FLOAT, [MMF_FLOAT64] = NPY_DOUBLE, [MMF_FLOAT16] = NPY_HALF};
-    _Static_assert(MMF_DTYPE_COUNT == 4, "a dtype without its number would be made as bool");
     npy_intp shape[MMF_MAX_RANK];
     PyObject *array;
     (void)a;

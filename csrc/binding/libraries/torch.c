@@ -24,6 +24,7 @@ static mmf_status refuse_dispatch(PyObject *object, const char *name)
         return mmf_fail(
             MMF_TYPE_ERROR,
             "%s is a FakeTensor, which has no memory; call matmul_fused on real tensors", name);
+    mmf_describe(object, type);
     return mmf_fail(
         MMF_TYPE_ERROR,
         "%s is a %s, a torch.Tensor subclass with its own __torch_dispatch__; pass a plain "
@@ -33,39 +34,48 @@ static mmf_status refuse_dispatch(PyObject *object, const char *name)
 
 /* Take the C functions behind two members of torch's tensor base type: they are asked on every
  * call. */
+static mmf_status take_members(mmf_state *state, PyObject *base, PyObject *is_grad_enabled)
+{
+    const bool is_type = PyType_Check(base);
+    const PyGetSetDef *attribute =
+        is_type ? PyType_GetSlot((PyTypeObject *)base, Py_tp_getset) : NULL;
+    const PyMethodDef *method =
+        is_type ? PyType_GetSlot((PyTypeObject *)base, Py_tp_methods) : NULL;
+    while (attribute && attribute->name && strcmp(attribute->name, "requires_grad"))
+        attribute++;
+    while (method && method->ml_name && strcmp(method->ml_name, "is_neg"))
+        method++;
+    if (!attribute || !attribute->name || !method || !method->ml_name ||
+        method->ml_flags != METH_NOARGS)
+        return mmf_fail(MMF_NOT_IMPLEMENTED,
+                        "this torch has no Tensor.requires_grad or Tensor.is_neg as matmul_fused "
+                        "knows them; report its version");
+    state->torch_requires_grad = *attribute;
+    state->torch_is_neg = *method;
+    state->torch_base = (PyTypeObject *)Py_NewRef(base);
+    state->torch_is_grad_enabled = Py_NewRef(is_grad_enabled);
+    return MMF_OK;
+}
+
 static mmf_status find_members(mmf_state *state)
 {
     PyObject *torch = mmf_imported_module("torch");
     PyObject *core = torch ? PyObject_GetAttrString(torch, "_C") : NULL;
     PyObject *base = mmf_attribute(core, "TensorBase");
     PyObject *is_grad_enabled = base ? PyObject_GetAttrString(torch, "is_grad_enabled") : NULL;
-    Py_XDECREF(base); /* the module keeps it */
-    if (!is_grad_enabled)
-        return MMF_PYTHON_ERROR;
-    const PyGetSetDef *attribute = PyType_GetSlot((PyTypeObject *)base, Py_tp_getset);
-    const PyMethodDef *method = PyType_GetSlot((PyTypeObject *)base, Py_tp_methods);
-    while (attribute && attribute->name && strcmp(attribute->name, "requires_grad"))
-        attribute++;
-    while (method && method->ml_name && strcmp(method->ml_name, "is_neg"))
-        method++;
-    if (!attribute || !attribute->name || !method || !method->ml_name ||
-        method->ml_flags != METH_NOARGS) {
-        Py_DECREF(is_grad_enabled);
-        return mmf_fail(MMF_NOT_IMPLEMENTED,
-                        "this torch has no Tensor.requires_grad or Tensor.is_neg as matmul_fused "
-                        "knows them; report its version");
-    }
-    state->torch_requires_grad = *attribute;
-    state->torch_is_neg = *method;
-    state->torch_is_grad_enabled = is_grad_enabled;
-    return MMF_OK;
+    mmf_status status =
+        is_grad_enabled ? take_members(state, base, is_grad_enabled) : MMF_PYTHON_ERROR;
+    Py_XDECREF(is_grad_enabled);
+    Py_XDECREF(base);
+    Py_XDECREF(torch);
+    return status;
 }
 
 /* Has the type a __torch_dispatch__ of its own? */
 static mmf_status check_dispatch(mmf_state *state, PyObject *object, const char *name)
 {
     PyObject *dispatch = state->names[MMF_NAME_TORCH_DISPATCH];
-    PyObject *tensor = mmf_attribute(Py_XNewRef(mmf_imported_module("torch")), "Tensor");
+    PyObject *tensor = mmf_attribute(mmf_imported_module("torch"), "Tensor");
     PyObject *plain = tensor ? PyObject_GetAttr(tensor, dispatch) : NULL;
     PyObject *own = plain ? PyObject_GetAttr((PyObject *)Py_TYPE(object), dispatch) : NULL;
     mmf_status status = own ? MMF_OK : MMF_PYTHON_ERROR;
@@ -84,7 +94,7 @@ static mmf_status check_dispatch(mmf_state *state, PyObject *object, const char 
 static mmf_status refuse_old(const char *name)
 {
     char text[MMF_PRINTABLE] = "";
-    PyObject *version = mmf_attribute(Py_XNewRef(mmf_imported_module("torch")), "__version__");
+    PyObject *version = mmf_attribute(mmf_imported_module("torch"), "__version__");
     PyObject *plain = version ? PyObject_Str(version) : NULL;
     if (!plain || !mmf_printable(plain, text))
         PyErr_Clear(); /* lint: a text for an error that is raised anyway */
@@ -107,8 +117,13 @@ static mmf_status recognise(mmf_state *state, PyObject *object, const char *name
         status = mmf_exchange_find(state, facts);
     if (!status && !facts->api)
         status = refuse_old(name);
-    if (!status && !state->torch_is_grad_enabled)
+    if (!status && !state->torch_base)
         status = find_members(state);
+    if (!status && !PyType_IsSubtype(Py_TYPE(object), state->torch_base))
+        status = mmf_fail(MMF_TYPE_ERROR,
+                          "%s is a tensor of another torch than the one that was used before; "
+                          "import torch once in a process",
+                          name);
     facts->library = &mmf_library_torch;
     return status;
 }
@@ -261,7 +276,7 @@ static mmf_status current_stream(mmf_state *state, const mmf_import *of, mmf_dev
         *ran_python = false;
         return mmf_exchange_stream(state, of, device, handle, ran_python);
     }
-    PyObject *core = mmf_attribute(Py_XNewRef(mmf_imported_module("torch")), "_C");
+    PyObject *core = mmf_attribute(mmf_imported_module("torch"), "_C");
     PyObject *get = mmf_attribute(core, "_cuda_getCurrentRawStream");
     return mmf_take_handle(mmf_invoke(get, 1, PyLong_FromLong(device.id), NULL), of, handle);
 }
@@ -298,9 +313,30 @@ typedef struct host_block {
     char elements[];
 } host_block;
 
+/* manager_ctx: of a block whose tensor is being made, where to note that it is gone. */
 static void free_host_block(DLManagedTensorVersioned *managed)
 {
+    if (managed->manager_ctx)
+        *(bool *)managed->manager_ctx = true;
     free(managed); /* the first member of its block */
+}
+
+/* Where torch fails, it has freed the block or not: that depends on how far it came. */
+static PyObject *finish(mmf_state *state, const mmf_import *a, mmf_output *output)
+{
+    DLManagedTensorVersioned *managed = output->managed;
+    if (!managed)
+        return output->object;
+    if (managed->deleter != free_host_block)
+        return mmf_exchange_finish(state, a, output);
+    bool freed = false;
+    managed->manager_ctx = &freed;
+    PyObject *tensor = mmf_exchange_finish(state, a, output);
+    if (!freed)
+        managed->manager_ctx = NULL;
+    if (!tensor && !freed)
+        free_host_block(managed);
+    return tensor;
 }
 
 static mmf_status new_output(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
@@ -340,6 +376,6 @@ const mmf_library mmf_library_torch = {
     .stream = current_stream,
     .record = record,
     .new_output = new_output,
-    .finish = mmf_exchange_finish,
+    .finish = finish,
     .owner = &mmf_library_torch,
 };

@@ -15,11 +15,8 @@ from typing import Any
 
 from .covering import Rule, Space
 from .formulas import ACTIVATIONS, GATED, spellings
+from .gpu_cases import IN_CHUNKS, SIZES, TAKES, TILED, TILED_CHUNKS
 from .rounding import DTYPES, have_bfloat16
-
-SIZES = (
-    1, 2, 3, 5, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257,
-)  # fmt: skip
 
 # Leading axes of A and B; "vector": a 1-D operand.
 BATCHES: dict[str, tuple[Any, Any]] = {
@@ -41,6 +38,9 @@ BATCHES: dict[str, tuple[Any, Any]] = {
     "vector_b_batch": ((2,), "vector"),
 }
 PLAIN_ACTIVATIONS, GATED_ACTIVATIONS = spellings(ACTIVATIONS), spellings(GATED)
+# Every epilogue computes all activations in one loop: the later ones need not meet every size.
+_LATER = {*spellings(ACTIVATIONS, after="clamp"), *spellings(GATED, after="swiglu_oai")}
+_LATER_SIZES = (1, 7, 17, 64, 127)
 INPUT_VIEWS = (
     "plain", "offset", "padded", "sliced", "negative", "negative_rows", "zero_rows", "zero_columns",
 )  # fmt: skip
@@ -60,13 +60,13 @@ FEATURES: dict[str, tuple[Any, ...]] = {
     "batch": tuple(BATCHES),
     "activation": (*PLAIN_ACTIVATIONS, *GATED_ACTIVATIONS),
     "gate_layout": ("", "default", "halves", "halves_up_first", "interleaved", "pair"),
-    "bias": ("", "row", "column", "full", "scalar"),
+    "bias": ("", "row", "column", "full", "scalar", "number"),  # scalar: a 0-d array; number: of Python
     "bias_dtype": ("", "out", "float32"),  # "": A's
-    "c": ("", "full", "row", "column", "scalar", "inplace"),  # inplace: C is out
+    "c": ("", "full", "row", "column", "scalar", "number", "inplace"),  # inplace: C is out
     "c_dtype": ("", "out", "float32"),
     "alpha": (1.0, 0.5, -1.25, 0.3, 0.0),  # 0: A and B are full of NaN
     "beta": (None, 1.0, -0.5, 0.7, 0.0),  # 0: C is full of NaN
-    "multiply": ("", "full", "row", "column", "scalar"),
+    "multiply": ("", "full", "row", "column", "scalar", "number"),
     "multiply_dtype": ("", "out", "float32"),
     "epilogue_view": (*INPUT_VIEWS[:-2], "transposed", "zero_rows"),  # of bias, C and multiply
     "preactivation": ("", *DTYPES),
@@ -107,15 +107,15 @@ RULES: tuple[Rule, ...] = (
     ("c", "activation", lambda c, act: c == "inplace" and _gated(act)),  # C is wider than out
     ("c", "gate_layout", lambda c, gate: c == "inplace" and bool(gate)),
     ("c", "out_view", lambda c, view: c == "inplace" and not view),
-    ("c", "c_dtype", lambda c, dt: dt != ("out" if c == "inplace" else "") and c in ("", "inplace")),
-    ("bias", "bias_dtype", lambda bias, dtype: not bias and dtype != ""),
-    ("multiply", "multiply_dtype", lambda multiply, dtype: not multiply and dtype != ""),
+    ("c", "c_dtype", lambda c, dt: dt != ("out" if c == "inplace" else "") and c in ("", "number", "inplace")),
+    ("bias", "bias_dtype", lambda bias, dtype: bias in ("", "number") and dtype != ""),
+    ("multiply", "multiply_dtype", lambda multiply, dtype: multiply in ("", "number") and dtype != ""),
     ("preactivation", "preactivation_view", lambda p, view: not p and view != "plain"),
     ("dtype", "allow_tf32", lambda dtype, tf32: tf32 and dtype != "float32"),
+    *(("activation", size, lambda act, n: act in _LATER and n not in _LATER_SIZES) for size in "mnk"),
 )
 
-# With these, most other features make no difference.
-MASKING = {("alpha", 0.0), ("m", 0), ("n", 0), ("k", 0), ("batch", "empty"), ("batch", "empty_b")}
+MASKING = {("alpha", 0.0), ("m", 0), ("n", 0), ("k", 0), ("batch", "empty"), ("batch", "empty_b")}  # of most others
 
 
 @dataclass(frozen=True)
@@ -255,46 +255,6 @@ _WIDE = ((97, 513, 33), (100, 530, 65), (193, 769, 17), (385, 1025, 7), (98, 518
 # Rows packed for many columns, K in one piece, in some and in many.
 _STRIPS = ((13, 385, 130), (11, 390, 1027), (7, 400, 16600))
 _CHUNKED = ((97, 800, 2049, ""), (97, 399, 2049, "interleaved"), (97, 401, 2049, "pair"))
-_EIGHTS = (8, 16, 24, 64, 72, 128, 136, 256, 264)
-_SMALL = (*(size for size in SIZES if size <= 129), 0)
-_ENDS = (1, 4, 17, 63, 64, 65, 127, 129)  # of its tiles; the kernels that it is made of see all sizes elsewhere
-# One to five pieces of 64 products, which split-K cuts so short a K into; without products it takes no call.
-_PIECES = (1, 63, 64, 65, 127, 129, 257)
-# What the rows of GPU kernels take, and how large a simulated GPU can bear it: the products of a workgroup of gemm_simt
-# cost it as many instructions as 50 of gemm_mfma.
-_TAKES: dict[str, dict[str, tuple[Any, ...]]] = {
-    "gemm_simt": {"m": _SMALL, "n": _SMALL, "k": _SMALL, "prepack": (False,)},
-    "gemm_simt_splitk": {
-        "m": _ENDS,
-        "n": _ENDS,
-        "k": _PIECES,
-        "dtype": ("float32", "float16", "bfloat16"),
-        "prepack": (False,),
-    },
-    "gemm_mfma": {
-        "prepack": (False,),
-        "dtype": ("float16", "bfloat16"),
-        "a_view": ("plain", "offset", "padded"),
-        "b_view": ("plain", "offset", "padded"),
-        "allow_tf32": (False,),
-    },
-    "gemm_wgmma": {  # lines of whole runs of 16 bytes
-        "m": (1, 3, 7, 17, *_EIGHTS),
-        "n": _EIGHTS,
-        "k": _EIGHTS,
-        "prepack": (False,),
-        "dtype": ("float16", "bfloat16"),
-        "out_dtype": ("", "float16", "bfloat16"),
-        "preactivation": ("", "float16", "bfloat16"),
-        "a_view": ("plain",),
-        "b_view": ("plain",),
-        "batch": ("", "2", "a", "b"),
-        "allow_tf32": (False,),
-    },
-}
-# Of GPU kernels: more than 8 rows of tiles of 64 and of 128, which go in groups; three tiles; many steps of k.
-_TILED = ((577, 65, 5), (1153, 33, 9), (257, 255, 17), (130, 257, 33), (7, 5, 1000), (3, 70, 2049))
-_TILED_EIGHTS = ((577, 72, 8), (1153, 40, 16), (257, 256, 24), (130, 264, 40), (7, 8, 1000), (3, 72, 2056))
 _LARGE = {"m": 127, "n": 127, "k": 127}
 
 
@@ -308,7 +268,7 @@ def _restricted(features: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ..
 @lru_cache(maxsize=4)
 def space(kernel: str = "") -> Space:
     """All features and values; or those that a row of the GPU kernels takes."""
-    return Space(_restricted(FEATURES | _TAKES.get(kernel, {})), RULES, MASKING)
+    return Space(_restricted(FEATURES | TAKES.get(kernel, {})), RULES, MASKING)
 
 
 def covering_sample(seed: int, strength: int = 2) -> list[Case]:
@@ -339,9 +299,9 @@ def gpu_sample(kernel: str, seed: int) -> list[Case]:
     rng = random.Random(seed)
     everything = space(kernel)
     cases = [Case(**row) for row in everything.pairs(rng)]
-    large = {name: everything.features[name][-1] for name in "mnk"} if kernel == "gemm_wgmma" else _LARGE
+    large = {name: everything.features[name][-1] for name in "mnk"} if kernel in IN_CHUNKS else _LARGE
     for dtype in everything.features["dtype"]:
-        for m, n, k in _TILED_EIGHTS if kernel == "gemm_wgmma" else _TILED:
+        for m, n, k in TILED_CHUNKS if kernel in IN_CHUNKS else TILED:
             fixed = {"dtype": dtype, "batch": "", "values": "normal", "alpha": rng.choice((1.0, 0.5, -1.25, 0.3))}
             cases.append(Case(**{**everything.random_row(rng, {**large, **fixed}), "m": m, "n": n, "k": k}))
     return cases
@@ -403,7 +363,8 @@ def _listed() -> Iterator[Case]:
     sizes = [size for size in SIZES if 3 <= size <= 129]
 
     def some(**fixed: Any) -> Case:
-        fixed = {"m": rng.choice(sizes), "n": rng.choice(sizes), "k": rng.choice(sizes), **fixed}
+        among = _LATER_SIZES if fixed.get("activation") in _LATER else sizes
+        fixed = {"m": rng.choice(among), "n": rng.choice(among), "k": rng.choice(among), **fixed}
         return cases(**fixed)
 
     for activation in everything.features["activation"]:  # epilogues

@@ -1,9 +1,9 @@
 """Every activation in float64 or np.longdouble, written independently of csrc/problem/activations.def.
 
-Role: the mathematical truth of the reference. Formulas avoid the cancellation that the usual ones have (erfc in place
-of 1 + erf, a sigmoid without overflow), so that small results are right to the last digits. NaN comes through, values
-at +-inf are torch's. `lipschitz(z, e)` bounds |f(z') - f(z)| / e for every |z' - z| <= e; where a function is
-piecewise linear it is the bound of the piece that z lies in.
+Role: the mathematical truth of the reference. Rows here, their functions in functions.py. `lipschitz(z, e)` bounds
+|f(z') - f(z)| / e for every |z' - z| <= e; where a function is piecewise linear it is the bound of the piece that z
+lies in. Where a function jumps, `other(z, e)` is the branch that z is not on, but some |z' - z| <= e are: a result may
+lie on either.
 
 One row says everything that the tests know of an activation: cases.py makes cases of its name and variants, the tests
 compare it with `torch`.
@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import functions
+from .functions import erfc as erfc
 from .rounding import Array
 
-Scalar = float
 Spec = str | Sequence[Any] | None  # what a caller passes as activation=
 
 # Greatest slopes: gelu at sqrt(2), gelu_tanh at 1.4185, silu at 2.3994, mish at 1.4906 (confirmed by a test).
@@ -27,87 +28,10 @@ GELU_SLOPE = 1.1289041746
 GELU_TANH_SLOPE = 1.1289930687
 SILU_SLOPE = 1.0998393202
 MISH_SLOPE = 1.0884981613
+SELU_SLOPE = 1.7580993409  # at 0 from below
+LAPLACE_SLOPE = 1.4142146166  # at mu: 1 / (sigma sqrt(2 pi))
 # softplus is z itself above 20 (torch's threshold): the height of the step there, log1p(exp(-20)).
 SOFTPLUS_STEP = 2.0611536204e-09
-
-
-def erfc(x: Array) -> Array:
-    """1 - erf(x), with small relative error also where it is tiny (x: float64 or longdouble; the result alike)."""
-    if x.dtype != np.longdouble:
-        return np.fromiter(map(math.erfc, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
-    a = np.minimum(np.abs(x), np.longdouble(120))
-    near = a < 2
-    s = np.where(near, a, 0)  # erf(s) = 2/sqrt(pi) exp(-s^2) sum_n 2^n s^(2n+1) / (2n+1)!!, all terms positive
-    term, total = s.copy(), s.copy()
-    for n in range(1, 60):
-        term = term * (2 * s * s / (2 * n + 1))
-        total = total + term
-    root_pi = np.sqrt(np.longdouble("3.14159265358979323846264338327950288"))
-    small = 1 - 2 / root_pi * np.exp(-s * s) * total
-    t = np.where(near, 2, a)  # erfc(t) = exp(-t^2)/sqrt(pi) / (t + 1/2/(t + 1/(t + 3/2/(t + ...))))
-    fraction = t.copy()
-    for n in range(160, 0, -1):
-        fraction = t + n / np.longdouble(2) / fraction
-    positive = np.where(near, small, np.exp(-t * t) / root_pi / fraction)
-    return np.where(np.isnan(x), x, np.where(x < 0, 2 - positive, positive))
-
-
-def sigmoid(z: Array) -> Array:
-    e = np.exp(-np.abs(z))
-    return np.where(z >= 0, 1, e) / (1 + e)
-
-
-def _relu(z: Array) -> Array:
-    return np.maximum(z, 0)
-
-
-def _relu_squared(z: Array) -> Array:
-    return np.square(np.maximum(z, 0))
-
-
-def _gelu(z: Array) -> Array:
-    return z * (erfc(z * -np.sqrt(z.dtype.type(0.5))) / 2)
-
-
-def _gelu_tanh(z: Array) -> Array:
-    # 1 + tanh(y) = 2 sigmoid(2y)
-    two = z.dtype.type(2)
-    pi = z.dtype.type("3.14159265358979323846264338327950288")
-    return z * sigmoid(two * np.sqrt(two / pi) * z * (1 + z.dtype.type("0.044715") * z * z))
-
-
-def _silu(z: Array) -> Array:
-    return z * sigmoid(z)
-
-
-def _quick_gelu(z: Array) -> Array:
-    return z * sigmoid(z.dtype.type("1.702") * z)
-
-
-def _leaky_relu(z: Array, slope: Scalar) -> Array:
-    return np.where(z < 0, z.dtype.type(slope) * z, z)
-
-
-def _elu(z: Array, alpha: Scalar) -> Array:
-    return np.maximum(z, 0) + z.dtype.type(alpha) * np.expm1(np.minimum(z, 0))
-
-
-def _hardswish(z: Array) -> Array:
-    return z * (np.clip(z + 3, 0, 6) / 6)
-
-
-def _softplus(z: Array) -> Array:
-    return np.where(z > 20, z, np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z))))
-
-
-def _mish(z: Array) -> Array:
-    # tanh(log(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1)
-    e = np.exp(np.minimum(z, 50))
-    return np.where(z > 50, z, z * (e * (e + 2) / (e * (e + 2) + 2)))
-
-
-def _clamp(z: Array, low: Scalar, high: Scalar) -> Array:
-    return np.minimum(np.maximum(z, z.dtype.type(low)), z.dtype.type(high))
 
 
 class Activation(NamedTuple):
@@ -118,13 +42,19 @@ class Activation(NamedTuple):
     torch: Callable[..., Any]  # the same by torch's own functions, which are no dependency of this package
     defaults: tuple[float, ...] = ()
     required: int = 0  # parameters without a default
-    step: Callable[..., Any] | None = None  # height of a jump of f within [z - e, z + e]
+    step: Callable[..., Any] | None = None  # height of a jump of f within [z - e, z + e], where that is tiny
+    other: Callable[..., tuple[Array, Array, Any]] | None = None  # (z, e, *p): where, value and slope of another branch
+    shift: float = 0.0  # a constant that z meets in the formula: what its rounding costs, z's own size cannot tell
     variants: tuple[tuple[float, ...], ...] = ()  # other parameters that the cases pass
 
     @property
     def usual(self) -> tuple[float, ...]:
         """The defaults, or the first variant where a parameter has none."""
-        return self.variants[0] if self.required else self.defaults
+        return self.complete(self.variants[0] if self.required else ())
+
+    def complete(self, given: tuple[float, ...]) -> tuple[float, ...]:
+        """All parameters of a call that gives these."""
+        return given + self.defaults[len(given) - self.required :]
 
 
 def _constant(slope: float) -> Callable[..., Any]:
@@ -139,55 +69,157 @@ def _clamp_slope(z: Array, e: Array, low: float, high: float) -> Array:
     return np.where((z + e < low) | (z - e > high), 0.0, 1.0)
 
 
+def _other_threshold(z: Array, e: Array, threshold: float, value: float) -> tuple[Array, Array, Array]:
+    below = z <= threshold
+    return np.abs(z - threshold) <= e, np.where(below, z, z.dtype.type(value)), np.where(below, 1.0, 0.0)
+
+
+def _other_hardshrink(z: Array, e: Array, lambda_: float) -> tuple[Array, Array, Array]:
+    inside = np.abs(z) <= lambda_
+    return np.abs(np.abs(z) - lambda_) <= e, np.where(inside, z, z * 0), np.where(inside, 1.0, 0.0)
+
+
+def _xielu_slope(z: Array, e: Array, alpha_p: float, alpha_n: float, beta: float, eps: float) -> Array:
+    positive, negative = 2 * abs(alpha_p) * (np.abs(z) + e) + abs(beta), max(abs(beta), abs(beta - alpha_n))
+    return np.where(np.abs(z) <= e, np.maximum(positive, negative), np.where(z > 0, positive, negative))
+
+
+def _other_xielu(
+    z: Array, e: Array, alpha_p: float, alpha_n: float, beta: float, eps: float
+) -> tuple[Array, Array, Array]:
+    value = np.where(z > 0, functions.xielu_negative(z, alpha_n, beta, eps), functions.xielu_positive(z, alpha_p, beta))
+    return np.abs(z) <= e, value, _xielu_slope(z, e, alpha_p, alpha_n, beta, eps)
+
+
 ACTIVATIONS: dict[str, Activation] = {
     "none": Activation(lambda z: z, _constant(1.0), lambda t, z: z),
-    "relu": Activation(_relu, lambda z, e: np.where(z + e < 0, 0.0, 1.0), lambda t, z: t.relu(z)),
-    "gelu": Activation(_gelu, _constant(GELU_SLOPE), lambda t, z: t.nn.functional.gelu(z)),
+    "relu": Activation(functions.relu, lambda z, e: np.where(z + e < 0, 0.0, 1.0), lambda t, z: t.relu(z)),
+    "gelu": Activation(functions.gelu, _constant(GELU_SLOPE), lambda t, z: t.nn.functional.gelu(z)),
     "gelu_tanh": Activation(
-        _gelu_tanh, _constant(GELU_TANH_SLOPE), lambda t, z: t.nn.functional.gelu(z, approximate="tanh")
+        functions.gelu_tanh, _constant(GELU_TANH_SLOPE), lambda t, z: t.nn.functional.gelu(z, approximate="tanh")
     ),
-    "silu": Activation(_silu, _constant(SILU_SLOPE), lambda t, z: t.nn.functional.silu(z)),
-    "sigmoid": Activation(sigmoid, _constant(0.25), lambda t, z: t.sigmoid(z)),
+    "silu": Activation(functions.silu, _constant(SILU_SLOPE), lambda t, z: t.nn.functional.silu(z)),
+    "sigmoid": Activation(functions.sigmoid, _constant(0.25), lambda t, z: t.sigmoid(z)),
     "tanh": Activation(np.tanh, _constant(1.0), lambda t, z: t.tanh(z)),
     "relu_squared": Activation(
-        _relu_squared,
+        functions.relu_squared,
         lambda z, e: np.where(z + e < 0, 0.0, 2 * np.maximum(z, 0) + e),
         lambda t, z: t.relu(z).square(),
     ),
     "quick_gelu": Activation(  # y sigmoid(y) / 1.702 at y = 1.702 z: silu's slope
-        _quick_gelu, _constant(SILU_SLOPE), lambda t, z: z * t.sigmoid(1.702 * z)
+        functions.quick_gelu, _constant(SILU_SLOPE), lambda t, z: z * t.sigmoid(1.702 * z)
     ),
     "leaky_relu": Activation(
-        _leaky_relu,
+        functions.leaky_relu,
         lambda z, e, slope: max(1.0, abs(slope)),
         lambda t, z, slope: t.nn.functional.leaky_relu(z, slope),
         (0.01,),
         variants=((0.2,), (-0.5,)),
     ),
     "elu": Activation(
-        _elu,
+        functions.elu,
         lambda z, e, alpha: max(1.0, abs(alpha)),
         lambda t, z, alpha: t.nn.functional.elu(z, alpha),
         (1.0,),
         variants=((0.5,), (2.0,)),
     ),
-    "hardswish": Activation(_hardswish, _hardswish_slope, lambda t, z: t.nn.functional.hardswish(z)),
+    "hardswish": Activation(functions.hardswish, _hardswish_slope, lambda t, z: t.nn.functional.hardswish(z)),
     "softplus": Activation(
-        _softplus,
+        functions.softplus,
         _constant(1.0),
         lambda t, z: t.nn.functional.softplus(z),
         step=lambda z, e: np.where(np.abs(z - 20) <= e, SOFTPLUS_STEP, 0.0),
     ),
-    "mish": Activation(_mish, _constant(MISH_SLOPE), lambda t, z: t.nn.functional.mish(z)),
+    "mish": Activation(functions.mish, _constant(MISH_SLOPE), lambda t, z: t.nn.functional.mish(z)),
     "clamp": Activation(  # low > high gives high, as in torch
-        _clamp,
+        functions.clamp,
         _clamp_slope,
         lambda t, z, low, high: t.clamp(z, low, high),
         required=2,
         variants=((-0.5, 0.75), (0.0, 6.0), (0.75, -0.5)),
     ),
+    "hardtanh": Activation(
+        functions.clamp,
+        _clamp_slope,
+        lambda t, z, low, high: t.nn.functional.hardtanh(z, low, high),
+        (-1.0, 1.0),
+        variants=((-0.25, 2.0),),
+    ),
+    "hardsigmoid": Activation(
+        functions.hardsigmoid, lambda z, e: _clamp_slope(z, e, -3, 3) / 6, lambda t, z: t.nn.functional.hardsigmoid(z)
+    ),
+    "selu": Activation(functions.selu, lambda z, e: np.where(z - e > 0, 1.0508, SELU_SLOPE), lambda t, z: t.selu(z)),
+    "celu": Activation(
+        functions.celu,
+        lambda z, e, alpha: 1.0,
+        lambda t, z, alpha: t.nn.functional.celu(z, alpha),
+        (1.0,),
+        variants=((0.5,),),
+    ),
+    "softsign": Activation(lambda z: z / (1 + np.abs(z)), _constant(1.0), lambda t, z: t.nn.functional.softsign(z)),
+    "logsigmoid": Activation(functions.logsigmoid, _constant(1.0), lambda t, z: t.nn.functional.logsigmoid(z)),
+    "threshold": Activation(
+        functions.threshold,
+        lambda z, e, threshold, value: np.where(z <= threshold, 0.0, 1.0),
+        lambda t, z, threshold, value: t.nn.functional.threshold(z, threshold, value),
+        required=2,
+        variants=((0.25, -2.0),),
+        other=_other_threshold,
+    ),
+    "softshrink": Activation(
+        functions.softshrink,
+        lambda z, e, lambda_: np.where(np.abs(z) + e < lambda_, 0.0, 1.0),
+        lambda t, z, lambda_: t.nn.functional.softshrink(z, lambda_),
+        (0.5,),
+        variants=((0.125,),),
+    ),
+    "hardshrink": Activation(
+        functions.hardshrink,
+        lambda z, e, lambda_: np.where(np.abs(z) <= lambda_, 0.0, 1.0),
+        lambda t, z, lambda_: t.nn.functional.hardshrink(z, lambda_),
+        (0.5,),
+        variants=((0.125,),),
+        other=_other_hardshrink,
+    ),
+    "tanhshrink": Activation(functions.tanhshrink, _constant(1.0), lambda t, z: t.nn.functional.tanhshrink(z)),
+    "exp": Activation(np.exp, lambda z, e: np.minimum(np.exp(z + e), np.finfo(z.dtype).max), lambda t, z: t.exp(z)),
+    "gelu_10": Activation(
+        functions.gelu_10,
+        lambda z, e: np.where(z - e > 10.01, 0.0, GELU_SLOPE),
+        lambda t, z: t.clip(t.nn.functional.gelu(z), -10, 10),
+    ),
+    "laplace": Activation(
+        functions.laplace,
+        _constant(LAPLACE_SLOPE),
+        lambda t, z: 0.5 * (1 + t.erf((z - 0.707107) / (0.282095 * math.sqrt(2)))),
+        shift=0.707107,
+    ),
+    "xielu": Activation(
+        functions.xielu,
+        _xielu_slope,
+        lambda t, z, alpha_p, alpha_n, beta, eps: t.where(
+            z > 0,
+            alpha_p * z * z + beta * z,
+            t.expm1(t.clamp(z, max=eps)) * alpha_n + (beta - alpha_n) * z,
+        ),
+        (0.8, 0.8, 0.5, -1e-6),
+        variants=((0.25, 2.0, 0.5, -1e-6),),
+        other=_other_xielu,
+    ),
 }
-ALIASES = {"swish": "silu"}
+# Other names of one function; a gated one means a gate_layout too.
+ALIASES = {
+    "swish": "silu", "identity": "none", "linear": "none", "relu2": "relu_squared", "gelu_python": "gelu",
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python_tanh"), "gelu_tanh"),
+}  # fmt: skip
+GATED_ALIASES = {
+    "silu_and_mul": ("swiglu", "halves"), "mul_and_silu": ("swiglu", "halves_up_first"),
+    "gelu_and_mul": ("geglu", "halves"), "gelu_tanh_and_mul": ("geglu_tanh", "halves"),
+    "swigluoai_and_mul": ("swiglu_oai", "interleaved"), "silu_and_mul_with_clamp": ("swiglu_clamped", "halves"),
+    "situ_and_mul": ("situglu", "halves"), "swiglustep_and_mul": ("swiglustep", "halves"),
+    "fatrelu_and_mul": ("fatreglu", "halves"),
+}  # fmt: skip
+PRESETS = {"relu6": ("clamp", 0.0, 6.0)}
 
 
 class Gated(NamedTuple):
@@ -197,6 +229,16 @@ class Gated(NamedTuple):
     up: Activation
     defaults: tuple[float, ...] = ()
     variants: tuple[tuple[float, ...], ...] = ()
+    required: int = 0  # parameters without a default: those before the defaults
+
+    @property
+    def usual(self) -> tuple[float, ...]:
+        """The defaults, or the first variant where a parameter has none."""
+        return self.complete(self.variants[0] if self.required else ())
+
+    def complete(self, given: tuple[float, ...]) -> tuple[float, ...]:
+        """All parameters of a call that gives these."""
+        return given + self.defaults[len(given) - self.required :]
 
     def torch(self, torch: Any, g: Any, u: Any, *parameters: float) -> Any:
         return self.gate.torch(torch, g, *parameters) * self.up.torch(torch, u, *parameters)
@@ -206,13 +248,8 @@ def _gate(name: str) -> Gated:
     return Gated(ACTIVATIONS[name], ACTIVATIONS["none"])
 
 
-def _oai_gate(g: Array, limit: Scalar, alpha: Scalar) -> Array:
-    g = np.minimum(g, g.dtype.type(limit))
-    return g * sigmoid(g.dtype.type(alpha) * g)
-
-
-def _oai_up(u: Array, limit: Scalar, alpha: Scalar) -> Array:
-    return np.clip(u, -u.dtype.type(limit), u.dtype.type(limit)) + 1
+def _torch_bounded(t: Any, x: Any, bound: float) -> Any:
+    return x if bound == math.inf else bound * t.tanh(x / bound)
 
 
 GATED: dict[str, Gated] = {
@@ -223,29 +260,84 @@ GATED: dict[str, Gated] = {
     "glu": _gate("sigmoid"),
     "swiglu_oai": Gated(
         Activation(  # x sigmoid(a x) has silu's greatest slope for every a != 0
-            _oai_gate,
+            functions.oai_gate,
             lambda z, e, limit, alpha: np.where(z - e > limit, 0.0, SILU_SLOPE),
             lambda t, g, limit, alpha: g.clamp(max=limit) * t.sigmoid(alpha * g.clamp(max=limit)),
         ),
         Activation(
-            _oai_up,
+            functions.oai_up,
             lambda z, e, limit, alpha: _clamp_slope(z, e, -limit, limit),
             lambda t, u, limit, alpha: u.clamp(-limit, limit) + 1,
         ),
         (7.0, 1.702),
         ((1.5,), (2.0, 1.0)),
     ),
+    "swiglu_clamped": Gated(  # ("swiglu", limit, ...) is this
+        Activation(
+            lambda g, limit, alpha, beta: functions.oai_gate(g, limit, alpha),
+            lambda z, e, limit, alpha, beta: np.where(z - e > limit, 0.0, SILU_SLOPE),
+            lambda t, g, limit, alpha, beta: g.clamp(max=limit) * t.sigmoid(alpha * g.clamp(max=limit)),
+        ),
+        Activation(
+            functions.clamped_up,
+            lambda z, e, limit, alpha, beta: _clamp_slope(z, e, -limit, limit),
+            lambda t, u, limit, alpha, beta: u.clamp(-limit, limit) + beta,
+        ),
+        (1.0, 0.0),
+        ((1.5,), (2.0, 1.5, 0.5)),
+        required=1,
+    ),
+    "situglu": Gated(
+        Activation(  # beta tanh(g / beta) lies between g and 0: its product's slope is within silu's
+            lambda g, beta, linear_beta: functions.bounded(g, beta) * functions.sigmoid(g),
+            lambda z, e, beta, linear_beta: SILU_SLOPE,
+            lambda t, g, beta, linear_beta: _torch_bounded(t, g, beta) * t.sigmoid(g),
+        ),
+        Activation(
+            lambda u, beta, linear_beta: functions.bounded(u, linear_beta),
+            lambda z, e, beta, linear_beta: 1.0,
+            lambda t, u, beta, linear_beta: _torch_bounded(t, u, linear_beta),
+        ),
+        (math.inf,),
+        ((4.0,), (0.5, 25.0)),
+        required=1,
+    ),
+    "swiglustep": Gated(
+        Activation(
+            functions.step_gate,
+            lambda z, e, limit: np.where(z - e > limit + 1, 0.0, SILU_SLOPE),
+            lambda t, g, limit: t.nn.functional.silu(g).clamp(max=limit),
+        ),
+        Activation(
+            lambda u, limit: np.clip(u, -u.dtype.type(limit), u.dtype.type(limit)),
+            lambda z, e, limit: _clamp_slope(z, e, -limit, limit),
+            lambda t, u, limit: u.clamp(-limit, limit),
+        ),
+        (7.0,),
+        ((1.5,),),
+    ),
+    "fatreglu": Gated(
+        Activation(
+            functions.fat_gate,
+            lambda z, e, threshold: np.where(z <= threshold, 0.0, 1.0),
+            lambda t, g, threshold: t.nn.functional.threshold(g, threshold, 0.0),
+            other=lambda z, e, threshold: _other_threshold(z, e, threshold, 0.0),
+        ),
+        Activation(lambda u, threshold: u, lambda z, e, threshold: 1.0, lambda t, u, threshold: u),
+        (0.0,),
+        ((0.5,),),
+    ),
 }
 
 
-def spellings(rows: Mapping[str, Activation | Gated]) -> tuple[str, ...]:
-    """Every call of these rows that the cases make: "elu", "elu(0.5)", "clamp(0:6)", and aliases."""
+def spellings(rows: Mapping[str, Activation | Gated], after: str = "") -> tuple[str, ...]:
+    """Every call of these rows, or those after one, that the cases make: "elu", "elu(0.5)", "clamp(0:6)"."""
     texts = []
-    for name, row in rows.items():
-        if isinstance(row, Gated) or not row.required:
+    for name in list(rows)[list(rows).index(after) + 1 if after else 0 :]:
+        row = rows[name]
+        if not row.required:
             texts.append(name)
         texts += [f"{name}({':'.join(f'{p:g}' for p in variant)})" for variant in row.variants]
-        texts += [alias for alias, meant in ALIASES.items() if meant == name]
     return tuple(texts)
 
 
@@ -254,14 +346,18 @@ def resolve(activation: Spec) -> tuple[str, Activation | Gated, tuple[float, ...
     if activation is None:
         activation = "none"
     name, given = (activation, ()) if isinstance(activation, str) else (activation[0], tuple(activation[1:]))
-    name = ALIASES.get(name, name)
+    name = name.lower()
+    if name in PRESETS:
+        name, given = PRESETS[name][0], PRESETS[name][1:]
+    name = GATED_ALIASES[name][0] if name in GATED_ALIASES else ALIASES.get(name, name)
+    if name == "swiglu" and given:
+        name = "swiglu_clamped"
     row: Activation | Gated | None = ACTIVATIONS.get(name) or GATED.get(name)
     if row is None:
         raise ValueError(f"unknown activation {name!r}")
-    parameters = tuple(float(p) for p in given) + row.defaults[len(given) :]
-    if isinstance(row, Activation) and len(parameters) < row.required:
+    if len(given) < row.required:
         raise ValueError(f"{name} needs {row.required} parameters")
-    return name, row, parameters
+    return name, row, row.complete(tuple(float(p) for p in given))
 
 
 def is_gated(activation: Spec) -> bool:

@@ -25,6 +25,11 @@ _GUARD = {2: 0xFFA5, 4: 0xFFA5A5A5, 8: 0xFFA5A5A5A5A5A5A5}
 _FILL = {2: 0x7FE5, 4: 0x7FE5E5E5, 8: 0x7FFDE5E5E5E5E5E5}
 
 
+def sum_dtype(case: Case) -> str:
+    """The dtype of the sums, which a number is rounded to."""
+    return "float64" if case.dtype == "float64" else "float32"
+
+
 @dataclass
 class Operand:
     """A view in a guarded buffer."""
@@ -84,8 +89,12 @@ class Inputs:
     case: Case
     seed: int
     operands: dict[str, Operand]
+    numbers: dict[str, float] = field(default_factory=dict)  # operands that are numbers of Python
 
     def values(self, name: str) -> Array | None:
+        if name in self.numbers:  # rounded once, to the type of the sums
+            with np.errstate(over="ignore"):
+                return np.array(self.numbers[name]).astype(sum_dtype(self.case))
         operand = self.operands.get(name)
         return None if operand is None else operand.values
 
@@ -197,6 +206,7 @@ def _epilogue_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         "row": shape[-1:],
         "column": (*shape[-2:-1], 1),
         "scalar": (),
+        "number": (),
     }[kind]
 
 
@@ -229,12 +239,20 @@ def make_inputs(case: Case, seed: int) -> Inputs:
     pair = case.gate_layout == "pair"
     columns = case.n * (2 if case.gated and not pair else 1)
     operands: dict[str, Operand] = {}
+    numbers: dict[str, float] = {}
 
     def add(name: str, shape: tuple[int, ...], dtype: str, view: str, role: str, **how: Any) -> None:
         operand = embed(name, shape, dtype, view, batch=case.batch, **how)
         unread = case.alpha == 0 if role in ("a", "b") else name == "C" and case.beta == 0
         _assign(operand, np.nan if unread else _draw(case, shape, dtype, role, rng))
         operands[name] = operand
+
+    def epilogue(name: str, kind: str, shape: tuple[int, ...], dtype: str) -> None:
+        if kind != "number":
+            add(name, shape, dtype, case.epilogue_view, "epilogue")
+            return
+        value = float(_draw(case, (), sum_dtype(case), "epilogue", rng))
+        numbers[name] = np.nan if name == "C" and case.beta == 0 else value
 
     a_shape = (case.k,) if a_batch == "vector" else (*a_batch, case.m, case.k)
     b_shape = (case.k,) if b_batch == "vector" else (*b_batch, case.k, columns)
@@ -245,14 +263,14 @@ def make_inputs(case: Case, seed: int) -> Inputs:
         if case.bias:
             extent = _epilogue_shape(case.bias, shape if pair else z_shape)
             dtype = case.operand_dtype(case.bias_dtype)
-            add(name, extent, dtype, case.epilogue_view, "epilogue")
+            epilogue(name, case.bias, extent, dtype)
     if case.c and case.c != "inplace":
         dtype = case.operand_dtype(case.c_dtype)
-        add("C", _epilogue_shape(case.c, z_shape), dtype, case.epilogue_view, "epilogue")
+        epilogue("C", case.c, _epilogue_shape(case.c, z_shape), dtype)
     if case.multiply:
         dtype = case.operand_dtype(case.multiply_dtype)
         extent = _epilogue_shape(case.multiply, shape)
-        add("multiply", extent, dtype, case.epilogue_view, "epilogue")
+        epilogue("multiply", case.multiply, extent, dtype)
     if case.preactivation:
         operands["preactivation"] = embed(
             "preactivation", z_shape, case.preactivation, case.preactivation_view, writable=True
@@ -266,7 +284,7 @@ def make_inputs(case: Case, seed: int) -> Inputs:
         _fill(operands["out"])
     for operand in {id(o): o for o in operands.values()}.values():
         operand.freeze()
-    return Inputs(case, seed, operands)
+    return Inputs(case, seed, operands, numbers)
 
 
 def widened(inputs: Inputs, name: str, wide: np.dtype[Any]) -> Array | None:

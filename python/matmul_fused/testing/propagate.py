@@ -24,6 +24,8 @@ class Ball:
     spread: Array
     free: Array | None = None  # mask of elements with no right value: inf * (0 within its error), ...
     huge: Array | None = None  # where the accumulator may have overflowed to an infinity on the way
+    other: Ball | None = None  # the other branch of a function that jumps
+    either: Array | None = None  # mask of elements that may be on it
 
     def release(self, mask: Array) -> None:
         self.free = either(self.free, mask if mask.any() else None)
@@ -83,6 +85,11 @@ def flushed(x: Array) -> Array:
     return np.where(np.abs(x) < FORMATS["bfloat16"].least_normal, np.abs(x), 0.0)
 
 
+def cut(x: Array) -> Array:
+    """What rounding to 11 bits takes at most from a subnormal |x|: those of tf32 are multiples of 2^-136."""
+    return np.where(np.abs(x) < FORMATS["float32"].least_normal, np.minimum(np.abs(x), 2.0**-137), 0.0)
+
+
 class Step:
     """The steps of one call: its types and units decide what each step may be off by."""
 
@@ -118,6 +125,8 @@ class Step:
             size *= abs(alpha)
             if self.input_unit:
                 extra = extra + size * (2 * self.input_unit)
+                if cut(a_size).any() or cut(b_size).any():
+                    extra = extra + abs(alpha) * (cut(a_size) @ b_size + a_size @ cut(b_size))
             if self.flushes:  # 32 products of a tile are rounded 34 times, to 0 where that is subnormal
                 extra = extra + (k + 8) * (17 / 16) * FORMATS["float32"].least_normal * abs(alpha)
             if self.flushes and (flushed(a_size).any() or flushed(b_size).any()):
@@ -161,10 +170,11 @@ class Step:
         value = row.f(z.value, *parameters)
         slope = row.lipschitz(z.value, z.radius, *parameters)
         tiny = np.where(value != 0, 4 * self.tiny, 0)  # the result may underflow
-        radius = slope * z.radius + tiny
+        shift = 8 * self.unit * row.shift  # as if the constant were a term of z
+        radius = slope * (z.radius + shift) + tiny
         if row.step is not None:
             radius = radius + row.step(z.value, z.radius)
-        spread = slope * z.spread
+        spread = slope * (z.spread + 2 * self.unit * row.shift)
         exact = ~np.isfinite(z.value)  # infinities have no error
         if exact.any():
             radius, spread = np.where(exact, 0, radius), np.where(exact, 0, spread)
@@ -173,6 +183,10 @@ class Step:
             limit = row.f(np.where(z.huge, np.copysign(np.inf, z.value), z.value), *parameters)
             same = overflow_as(limit, self.accumulator) == overflow_as(value, self.accumulator)
             ball.release(z.huge & ~same)
+        if row.other is not None:
+            ball.either, there, steep = row.other(z.value, z.radius, *parameters)
+            size = np.maximum(steep * z.spread, 2 * self.unit * np.abs(there)) + tiny
+            ball.other = self.mark_huge(Ball(there, steep * z.radius + tiny, size, ball.free))
         return self.mark_huge(ball)
 
     def times(self, x: Ball, y: Ball) -> Ball:
@@ -180,11 +194,18 @@ class Step:
         x_size, y_size = np.abs(x.value), np.abs(y.value)
         radius = x_size * y.radius + y_size * x.radius + x.radius * y.radius
         spread = x_size * y.spread + y_size * x.spread
-        ball = Ball(x.value * y.value, radius, spread, either(x.free, y.free), either(x.huge, y.huge))
+        value = x.value * y.value
+        blurred = np.isnan(radius) & np.isfinite(value)  # an error without end, of e^z for one, times 0
+        if blurred.any():
+            radius, spread = np.where(blurred, 0, radius), np.where(blurred, 0, spread)
+        ball = Ball(value, radius, spread, either(x.free, y.free), either(x.huge, y.huge))
+        ball.release(blurred)
         for p, q in ((x, y), (y, x)):  # inf times what may be 0 or of either sign
             infinite = either(np.isinf(p.value), p.huge)
             if infinite is not None and infinite.any():
                 ball.release(infinite & (np.abs(q.value) <= q.radius) & ((q.radius > 0) | np.isfinite(p.value)))
+        if x.other is not None:
+            ball.other, ball.either = self.times(x.other, y), x.either
         return self.mark_huge(ball)
 
 

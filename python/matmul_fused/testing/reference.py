@@ -9,6 +9,7 @@ BEFORE its one rounding must lie in:
         = |h| L_g e_g + |f(g)| L_u e_u + second order       for a gate f(g) h(u)
     low, high = ref -+ (e + 8 u |ref|)
 
+Where a function jumps within e_z of z there are two such intervals, one of each branch, and a result lies in either.
 `compare` then asks that every element of a result lie between the roundings of low and high to its
 dtype, infinities included. As a rounding moves a number by at most half an ulp, this implies
 |out - ref| <= ulp_out(|ref|) + L (K + 8) u S + 8 u |ref|, and it also catches a conversion that
@@ -53,12 +54,37 @@ class Expected:
     high: Array
     spread: Array | None  # RMS error of sums with independent roundings, before the last; None: too few sums
     free: Array | None = None  # mask of elements with no right value: inf * (0 within its error), ...
+    other: Expected | None = None  # the other branch of a function that jumps
+    either: Array | None = None  # mask of elements that may be on it
 
     def reshape(self, shape: tuple[int, ...]) -> Expected:
         low, high = self.low.reshape(shape), self.high.reshape(shape)
-        spread = None if self.spread is None else self.spread.reshape(shape)
-        free = None if self.free is None else self.free.reshape(shape)
-        return Expected(self.value.reshape(shape), low, high, spread, free)
+        spread, free, either = (x if x is None else x.reshape(shape) for x in (self.spread, self.free, self.either))
+        other = None if self.other is None else self.other.reshape(shape)
+        return Expected(self.value.reshape(shape), low, high, spread, free, other, either)
+
+    def nearest(self, out: Array) -> Expected:
+        """With one interval for each element: of the branches that it may be on, that which a result is nearer to."""
+        other = self.other
+        if other is None or self.either is None:
+            return self
+        beyond, beyond_other = (
+            np.where((x.low <= out) & (out <= x.high), 0, np.maximum(x.low - out, out - x.high)) for x in (self, other)
+        )  # asked first: an infinity is in an interval that ends there, but inf - inf is NaN
+        nearer = np.abs(out - other.value) < np.abs(out - self.value)
+        taken = self.either & ((beyond_other < beyond) | ((beyond_other == beyond) & nearer))
+
+        def choose(x: Array, y: Array) -> Array:
+            return np.where(taken, x, y)
+
+        spread = None
+        if self.spread is not None and other.spread is not None:
+            spread = choose(other.spread, self.spread)
+        free, nothing = self.free, np.zeros(taken.shape, bool)
+        if self.free is not None or other.free is not None:
+            free = choose(*(nothing if x is None else x for x in (other.free, self.free)))
+        low, high = choose(other.low, self.low), choose(other.high, self.high)
+        return Expected(choose(other.value, self.value), low, high, spread, free)
 
 
 def _independent(a: Array, b: Array, count: int) -> int:
@@ -97,7 +123,8 @@ def _expected(step: Step, ball: Ball, exact: bool, statistics: bool) -> Expected
         low = np.where(ball.huge & ((value < 0) | (low < -step.greatest)), -np.inf, low)
         high = np.where(ball.huge & ((value > 0) | (high > step.greatest)), np.inf, high)
     spread = np.where(finite, ball.spread + step.tiny, 0) if statistics else None
-    return Expected(value, low, high, spread, ball.free)
+    other = None if ball.other is None else _expected(step, ball.other, exact, statistics)
+    return Expected(value, low, high, spread, ball.free, other, ball.either)
 
 
 @np.errstate(all="ignore")
@@ -198,10 +225,12 @@ class Figures:
 
 def compare(got: Any, expected: Expected, dtype: str) -> Figures:
     """Figures of a result (a NumPy array of this dtype) against what is expected of it."""
+    out = widen(got, expected.value.dtype)
+    if out.shape != expected.value.shape:
+        raise AssertionError(f"shape {out.shape}, expected {expected.value.shape}")
+    with np.errstate(invalid="ignore"):
+        expected = expected.nearest(out)
     ref = expected.value
-    out = widen(got, ref.dtype)
-    if out.shape != ref.shape:
-        raise AssertionError(f"shape {out.shape}, expected {ref.shape}")
     low, high = round_to(expected.low, dtype), round_to(expected.high, dtype)
     if dtype == "bfloat16":  # a subnormal result may be written as 0
         least = FORMATS[dtype].least_normal

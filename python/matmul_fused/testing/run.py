@@ -66,6 +66,7 @@ def call_arguments(inputs: Inputs, xp: Transfer, library: Any) -> tuple[dict[str
     case, operands = inputs.case, inputs.operands
     sent = {id(operand): xp.send(operand) for operand in operands.values()}
     arrays = {name: sent[id(operand)] for name, operand in operands.items()}  # in place: C is out
+    numbers = {name: int(x) if x.is_integer() else x for name, x in inputs.numbers.items()}
     gate = case.gate_layout if case.gate_layout not in ("", "default", "pair") else None
 
     def weight(name: str) -> Any:
@@ -77,22 +78,22 @@ def call_arguments(inputs: Inputs, xp: Transfer, library: Any) -> tuple[dict[str
         return library.prepack(array, gate_layout=gate or "halves")
 
     def pair(name: str, get: Any) -> Any:
-        if name not in operands:
+        if name not in operands and name not in numbers:
             return None
         return (get(name), get(name + "_up")) if case.gate_layout == "pair" else get(name)
 
     arguments: dict[str, Any] = {
         "A": arrays["A"],
         "B": pair("B", weight),
-        "bias": pair("bias", arrays.__getitem__),
+        "bias": pair("bias", (numbers | arrays).__getitem__),
         "activation": case.activation_argument,
         "alpha": case.alpha,
         "gate_layout": gate,
         "allow_tf32": case.allow_tf32,
     }
     for name in ("C", "multiply", "preactivation", "out"):
-        if name in operands:
-            arguments[name] = arrays[name]
+        if name in operands or name in numbers:
+            arguments[name] = (numbers | arrays)[name]
     if case.beta is not None:
         arguments["beta"] = case.beta
     if case.out_dtype:
@@ -150,7 +151,7 @@ def expected_results(inputs: Inputs) -> tuple[Expected, Expected]:
     case, values = inputs.case, inputs.values
 
     def pair(name: str) -> Any:
-        pairs = case.gate_layout == "pair" and name in inputs.operands
+        pairs = case.gate_layout == "pair" and (name in inputs.operands or name in inputs.numbers)
         return (values(name), values(name + "_up")) if pairs else values(name)
 
     dyadic = case.alpha != 0.3 and case.beta != 0.7

@@ -76,14 +76,11 @@ template <bool Wide, int Lines, int Threads> struct carrier<true, Wide, Lines, T
 };
 
 /* The lines have stride 1: a thread takes chunk c, eight lines, of four neighbouring k, and
- * transposes. Bit 6 of the thread chooses the region, so that a wave stays in one; the other bits
- * are dealt out so that 16 neighbours write to 16 different places of the banks. */
-template <bool Wide, int Lines, int Threads> struct carrier<false, Wide, Lines, Threads> {
+ * transposes. Bit 6 of the thread chooses the half of the lines, so that a wave stays in one; the
+ * other bits are dealt out so that 16 neighbours write to 16 different places of the banks. */
+struct transposer {
     enum { LOADS = 4 };
-    static_assert(Lines / 8 * (LINE_K / LOADS) == Threads && Lines % 128 == 0,
-                  "one chunk a thread");
-    region begin, at;
-    unsigned offset[LOADS], slot;
+    unsigned slot;
     chunk next[LOADS];
 
     static __attribute__((device, always_inline)) unsigned bit(int i)
@@ -91,21 +88,57 @@ template <bool Wide, int Lines, int Threads> struct carrier<false, Wide, Lines, 
         return (unsigned)thread_id() >> i & 1;
     }
 
-    static __attribute__((device, always_inline)) unsigned four_k()
+    static __attribute__((device, always_inline)) unsigned first_k()
     {
-        return bit(3) | bit(5) << 1 | bit(7) << 2 | bit(2) << 3;
+        return (bit(3) | bit(5) << 1 | bit(7) << 2 | bit(2) << 3) * LOADS;
     }
+
+    /* Of the half. */
+    static __attribute__((device, always_inline)) unsigned first_line()
+    {
+        return (bit(4) | bit(0) << 1 | bit(1) << 2 | (unsigned)thread_id() >> 8 << 3) * 8;
+    }
+
+    static __attribute__((device, always_inline)) int half()
+    {
+        return __builtin_amdgcn_readfirstlane((int)bit(6));
+    }
+
+    /* half_lines: of which the tile has two halves. */
+    __attribute__((device, always_inline)) void start(unsigned half_lines)
+    {
+        const unsigned k = first_k() / LOADS;
+        slot = place<false>(first_line() + bit(6) * half_lines, k >> 1) + (k & 1) * 8;
+    }
+
+    __attribute__((device, always_inline)) void put(local lines) const
+    {
+        MMF_UNROLL
+        for (unsigned e = 0; e < 8; e++) {
+            const unsigned pick = e % 2 ? 0x07060302 : 0x05040100; /* high halves, or low */
+            half_chunk value;
+            value[0] = __builtin_amdgcn_perm(next[1][e / 2], next[0][e / 2], pick);
+            value[1] = __builtin_amdgcn_perm(next[3][e / 2], next[2][e / 2], pick);
+            *(MMF_LOCAL half_chunk *)(lines + ((slot ^ (e & 3) * 16) + e * LINE)) = value;
+        }
+    }
+};
+
+template <bool Wide, int Lines, int Threads>
+struct carrier<false, Wide, Lines, Threads> : transposer {
+    static_assert(Lines / 8 * (LINE_K / LOADS) == Threads && Lines % 128 == 0,
+                  "one chunk a thread");
+    region begin, at;
+    unsigned offset[LOADS];
 
     __attribute__((device, always_inline)) void start(const region &low, const region &high)
     {
-        begin = __builtin_amdgcn_readfirstlane((int)bit(6)) ? high : low;
+        begin = half() ? high : low;
         at = begin;
-        const unsigned c = bit(4) | bit(0) << 1 | bit(1) << 2 | (unsigned)thread_id() >> 8 << 3;
-        const unsigned k = four_k(), line = c * 8 + bit(6) * (Lines / 2);
         MMF_UNROLL
         for (int i = 0; i < LOADS; i++)
-            offset[i] = (k * 4 + i) * begin.pitch + c * 16;
-        slot = place<false>(line, k >> 1) + (k & 1) * 8;
+            offset[i] = (first_k() + i) * begin.pitch + first_line() * region::SIZE;
+        transposer::start(Lines / 2);
     }
 
     __attribute__((device, always_inline)) void go_to(long long k)
@@ -119,7 +152,7 @@ template <bool Wide, int Lines, int Threads> struct carrier<false, Wide, Lines, 
         go_to(k);
         MMF_UNROLL
         for (int i = 0; i < LOADS; i++) {
-            const bool inside = (int)four_k() * 4 + i < left;
+            const bool inside = (int)first_k() + i < left;
             next[i] = load_chunk<Wide>(at.describe(), inside ? offset[i] : NOWHERE, 0);
         }
     }
@@ -130,18 +163,6 @@ template <bool Wide, int Lines, int Threads> struct carrier<false, Wide, Lines, 
         MMF_UNROLL
         for (int i = 0; i < LOADS; i++)
             next[i] = load_chunk<Wide>(at.describe(), offset[i], 0);
-    }
-
-    __attribute__((device, always_inline)) void put(local lines) const
-    {
-        MMF_UNROLL
-        for (unsigned e = 0; e < 8; e++) {
-            const unsigned pick = e % 2 ? 0x07060302 : 0x05040100; /* high halves, or low */
-            half_chunk value;
-            value[0] = __builtin_amdgcn_perm(next[1][e / 2], next[0][e / 2], pick);
-            value[1] = __builtin_amdgcn_perm(next[3][e / 2], next[2][e / 2], pick);
-            *(MMF_LOCAL half_chunk *)(lines + ((slot ^ (e & 3) * 16) + e * LINE)) = value;
-        }
     }
 };
 

@@ -20,30 +20,41 @@ MMF_DEVICE int lane_line(int lane)
     return (lane & 12) * 2 + (lane & 3);
 }
 
-/* Every lane holds 8 k of a line of A and of a line of B: a lane's sums are 4 n of one m. */
-template <int Dtype> MMF_DEVICE block multiply(chunk b, chunk a, block sum)
-{
+/* Every lane holds 8 k of a line of A and of a line of B: a lane's sums are 4 n of one m. The
+ * instructions of a part do not wait for each other if their sums differ. */
 #if defined(__gfx950__)
+enum { MULTIPLY_PARTS = 1 };
+
+template <int Dtype> MMF_DEVICE block multiply_part(chunk b, chunk a, block sum, int)
+{
     if (Dtype == MMF_GEMM_FLOAT16) {
         typedef _Float16 halves __attribute__((ext_vector_type(8)));
         return __builtin_amdgcn_mfma_f32_16x16x32_f16((halves)b, (halves)a, sum, 0, 0, 0);
     }
     typedef __bf16 brains __attribute__((ext_vector_type(8)));
     return __builtin_amdgcn_mfma_f32_16x16x32_bf16((brains)b, (brains)a, sum, 0, 0, 0);
+}
 #else
-    MMF_UNROLL
-    for (int i = 0; i < 2; i++) {
-        const half_chunk low = i ? b.zw : b.xy, up = i ? a.zw : a.xy;
-        if (Dtype == MMF_GEMM_FLOAT16) {
-            typedef _Float16 halves __attribute__((ext_vector_type(4)));
-            sum = __builtin_amdgcn_mfma_f32_16x16x16f16((halves)low, (halves)up, sum, 0, 0, 0);
-        } else {
-            typedef short brains __attribute__((ext_vector_type(4)));
-            sum = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k((brains)low, (brains)up, sum, 0, 0, 0);
-        }
+enum { MULTIPLY_PARTS = 2 };
+
+template <int Dtype> MMF_DEVICE block multiply_part(chunk b, chunk a, block sum, int part)
+{
+    const half_chunk of_b = part ? b.zw : b.xy, of_a = part ? a.zw : a.xy;
+    if (Dtype == MMF_GEMM_FLOAT16) {
+        typedef _Float16 halves __attribute__((ext_vector_type(4)));
+        return __builtin_amdgcn_mfma_f32_16x16x16f16((halves)of_b, (halves)of_a, sum, 0, 0, 0);
     }
-    return sum;
+    typedef short brains __attribute__((ext_vector_type(4)));
+    return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k((brains)of_b, (brains)of_a, sum, 0, 0, 0);
+}
 #endif
+
+template <int Dtype> MMF_DEVICE block multiply(chunk b, chunk a, block sum)
+{
+    MMF_UNROLL
+    for (int part = 0; part < MULTIPLY_PARTS; part++)
+        sum = multiply_part<Dtype>(b, a, sum, part);
+    return sum;
 }
 
 /* Where a lane finds its chunks in shared memory: of its line, chunk lane / 16 of either half of

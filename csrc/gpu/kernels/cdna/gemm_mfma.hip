@@ -10,9 +10,7 @@
  * The last step of k comes first: it alone may be cut, and needs masks. Elements outside of the
  * operands are out of the bounds of a buffer descriptor and come as 0. */
 #include "gpu/kernels/cdna/carrier.h"
-#include "gpu/kernels/cdna/fragment.h"
-#include "gpu/kernels/common/epilogue_general.h"
-#include "gpu/kernels/common/epilogue_registers.h"
+#include "gpu/kernels/cdna/finish.h"
 
 typedef this_row row;
 
@@ -24,8 +22,6 @@ enum {
     HALF_M = row::tile_m / 2,     /* lines of a region */
     HALF_N = row::tile_n / 2,     /* gated: of a stream */
     B_LINES = row::tile_m * LINE, /* where B's lines begin */
-    PITCH = row::tile_n + 4,      /* floats of a line of sums */
-    BAND = WAVES_M * 16,          /* lines of sums that the general epilogue takes at once */
     A_ALONG_K = row::layout == LAYOUT_NN || row::layout == LAYOUT_NT,
     B_ALONG_K = row::layout == LAYOUT_NT || row::layout == LAYOUT_TT,
 };
@@ -33,7 +29,6 @@ static_assert(row::tile_m % WAVE == 0 && row::tile_n % WAVE == 0 && row::tile_k 
               "waves of 64 x 64");
 static_assert(row::threads == WAVES_M * WAVES_N * WAVE, "kernels.def");
 static_assert(row::lds == (row::tile_m + row::tile_n) * LINE, "kernels.def");
-static_assert(BAND * PITCH * 4 + TILE_BYTES <= row::lds, "a band of sums and the tile's matrices");
 
 /* Block j of a wave's columns begins this many lines of B after its first. */
 MMF_DEVICE constexpr int column_line(int j)
@@ -124,90 +119,15 @@ MMF_DEVICE void find_products(const mmf_gemm_args &args, const tile &t, char *sh
         sum_products<false>(a, b, args.k, (local)shared, wave, sum);
 }
 
-/* The blocks of the next rows, for a rolled loop. */
-template <int Rows> MMF_DEVICE void move_up(block sum[BLOCKS][BLOCKS])
-{
-    MMF_UNROLL
-    for (int i = Rows; i < BLOCKS; i++) {
-        MMF_UNROLL
-        for (int j = 0; j < BLOCKS; j++)
-            sum[i - Rows][j] = sum[i][j];
-    }
-}
-
-/* Row i of a thread's runs below its first. */
-struct block_rows {
-    static __attribute__((device, always_inline)) constexpr int step(int i)
-    {
-        return block_line(i);
-    }
-};
-
-MMF_DEVICE void finish_in_registers(const mmf_gemm_args &args, const tile &t, int m, int n,
-                                    block sum[BLOCKS][BLOCKS])
-{
-    /* Half of the rows at a time: half of the code, for one more instruction in a run. */
-    enum { PARTS = 2, ROWS = BLOCKS / PARTS };
-    register_epilogue<row::operands, ROWS, GROUPS, bounded_buffer, block_rows> runs;
-    runs.start(read_again(args), t, m, n);
-    MMF_ROLLED
-    for (int part = 0; part < PARTS; part++) {
-        MMF_UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            MMF_UNROLL
-            for (int j = 0; j < BLOCKS; j++) {
-                runs.z[j / 2][i][j % 2 * 2] = sum[i][j].xy;
-                runs.z[j / 2][i][j % 2 * 2 + 1] = sum[i][j].zw;
-            }
-        }
-        runs.finish(read_again(args), t, block_line(part * ROWS));
-        move_up<ROWS>(sum);
-    }
-}
-
-/* The lines of a band: block `index` of every wave. */
-struct band_rows {
-    int count, index;
-
-    __attribute__((device, always_inline)) int row(int line) const
-    {
-        return line / 16 * WAVE + block_line(index) + lane_line(line % 16);
-    }
-};
-
-MMF_DEVICE void finish_in_bands(const mmf_gemm_args &args, const tile &t, float *lines, int line,
-                                int n, block sum[BLOCKS][BLOCKS])
-{
-    const float alpha = args.k > 0 ? (float)args.alpha : 1;
-    float *const mine = lines + line * PITCH + n;
-    MMF_ROLLED
-    for (int band = 0; band < BLOCKS; band++) {
-        MMF_UNROLL
-        for (int j = 0; j < BLOCKS; j++)
-            *(block *)(mine + column_line(j)) = sum[0][j] * alpha;
-        barrier();
-        const staged<float, row::threads, row::tile_n, PITCH, band_rows> some = {
-            lines, t, {BAND, band}};
-        finish_general<float>(args, some);
-        barrier();
-        move_up<1>(sum);
-    }
-}
-
 MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
 {
     MMF_SHARED static char shared[row::lds];
     const unsigned wave = (unsigned)__builtin_amdgcn_readfirstlane(thread_id() >> 6);
-    const int lane = thread_id() & 63;
-    block sum[BLOCKS][BLOCKS] = {};
+    wave_sums<row, BLOCKS, false> sums = {};
     find_products(read_again(args), tile_of_workgroup<row>(read_again(args), shared), shared, wave,
-                  sum);
+                  sums.sum);
     barrier();
     const tile t = tile_of_workgroup<row>(read_again(args), shared);
-    const int line = lane_line(lane & 15), n = (int)(wave % WAVES_N) * (WAVE / 2) + lane / 16 * 8;
-    if (args.epilogue != MMF_EPILOGUE_GENERAL)
-        finish_in_registers(read_again(args), t, (int)(wave / WAVES_N) * WAVE + line, n, sum);
-    else
-        finish_in_bands(read_again(args), t, (float *)shared,
-                        (int)(wave / WAVES_N) * 16 + (lane & 15), n, sum);
+    /* Half of the rows at a time: half of the code, for one more instruction in a run. */
+    sums.finish<2>(read_again(args), t, shared, (int)(wave / WAVES_N), (int)(wave % WAVES_N));
 }

@@ -7,13 +7,9 @@
 
 /* mmf_activation of problem/activation.h */
 enum {
-#define MMF_ACTIVATION(id, name, parameters, default0, default1, f) ACT_##id,
-#define MMF_GATED(id, name, parameters, default0, default1, f) ACT_##id,
-#define MMF_ALIAS(name, id)
+#define MMF_ACTIVATION(id, name, formula, source, f) ACT_##id,
+#define MMF_GATED(id, name, formula, source, f) ACT_##id,
 #include "problem/activations.def"
-#undef MMF_ACTIVATION
-#undef MMF_GATED
-#undef MMF_ALIAS
 };
 
 #define MMF_REAL mmf_float2
@@ -35,31 +31,28 @@ template <> struct act_unit<double> {
     typedef double type;
 };
 
-/* of(gate or z, up, parameters) */
+/* of(gate or z, up, parameters); those marked HOT have no parameters */
 template <int Id> struct activation;
 #define MMF_FORM(id, real, ...)                                                                    \
-    static __attribute__((device, always_inline)) real of(real z, real up, real p0, real p1)       \
+    static __attribute__((device, always_inline)) real of(                                         \
+        real z, real up, real p0 = {}, real p1 = {}, real p2 = {}, real p3 = {})                   \
     {                                                                                              \
         (void)up;                                                                                  \
-        return act_##id(__VA_ARGS__, p0, p1);                                                      \
+        return act_##id(__VA_ARGS__, p0, p1, p2, p3);                                              \
     }
-#define MMF_ACTIVATION(id, name, parameters, default0, default1, f)                                \
+#define MMF_ACTIVATION(id, name, formula, source, f)                                               \
     template <> struct activation<ACT_##id> {                                                      \
         enum { gated = 0 };                                                                        \
         MMF_FORM(id##_float2, mmf_float2, z)                                                       \
         MMF_FORM(id##_double, double, z)                                                           \
     };
-#define MMF_GATED(id, name, parameters, default0, default1, f)                                     \
+#define MMF_GATED(id, name, formula, source, f)                                                    \
     template <> struct activation<ACT_##id> {                                                      \
         enum { gated = 1 };                                                                        \
         MMF_FORM(id##_float2, mmf_float2, z, up)                                                   \
         MMF_FORM(id##_double, double, z, up)                                                       \
     };
-#define MMF_ALIAS(name, id)
 #include "problem/activations.def"
-#undef MMF_ACTIVATION
-#undef MMF_GATED
-#undef MMF_ALIAS
 #undef MMF_FORM
 
 #endif

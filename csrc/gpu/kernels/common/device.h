@@ -29,6 +29,8 @@ typedef unsigned mmf_uint4 __attribute__((ext_vector_type(4)));
 
 /* The 1: ptxas otherwise stops at 128 registers and spills in the float64 kernel. */
 #define MMF_THREADS(count) __attribute__((launch_bounds(count, 1)))
+/* Registers for two workgroups on a unit. */
+#define MMF_THREADS_PAIRED(count) __attribute__((launch_bounds(count, 2)))
 /* Without it clang copies the arguments to local memory. */
 #define MMF_ARGUMENT const __attribute__((grid_constant))
 

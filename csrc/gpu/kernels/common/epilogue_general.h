@@ -29,6 +29,10 @@ MMF_DEVICE window window_of(const mmf_gemm_args &args, int operand, const tile &
     w.row = strides.row * size;
     w.col = strides.col * size;
     w.at = t.matrix(operand) + t.m0 * w.row + t.n0 * w.col;
+    if (w.dtype == MMF_GEMM_IMMEDIATE) { /* no memory; past t.cols z is not stored */
+        w.wide = true;
+        return w;
+    }
     w.wide = strides.col == 1 && t.cols == t.columns &&
              (((unsigned long long)w.at | (unsigned long long)w.row) & (4 * size - 1)) == 0;
     return w;
@@ -38,6 +42,7 @@ MMF_DEVICE window window_of(const mmf_gemm_args &args, int operand, const tile &
 struct change {
     bool writes, multiplies;
     double factor; /* of what is added */
+    double immediate;
 };
 
 /* Count, one or four, elements of an operand in memory. */
@@ -87,6 +92,14 @@ MMF_DEVICE void take_as(const change &c, char *at, Real *z)
     }
 }
 
+template <int Count, class Real> MMF_DEVICE void take_immediate(const change &c, Real *z)
+{
+    const Real other = (Real)c.immediate;
+    MMF_UNROLL
+    for (int i = 0; i < Count; i++)
+        z[i] = c.multiplies ? z[i] * other : z[i] + (Real)c.factor * other;
+}
+
 template <int Count, class Real> MMF_DEVICE void take(const change &c, int dtype, char *at, Real *z)
 {
     switch (dtype) {
@@ -96,6 +109,8 @@ template <int Count, class Real> MMF_DEVICE void take(const change &c, int dtype
         return take_as<MMF_GEMM_FLOAT64, Count>(c, at, z);
     case MMF_GEMM_FLOAT16:
         return take_as<MMF_GEMM_FLOAT16, Count>(c, at, z);
+    case MMF_GEMM_IMMEDIATE:
+        return take_immediate<Count>(c, z);
     default:
         return take_as<MMF_GEMM_BFLOAT16, Count>(c, at, z);
     }
@@ -142,7 +157,9 @@ MMF_DEVICE void take_operand(const mmf_gemm_args &args, const Staged &sums, int 
 {
     const window w = window_of(args, operand, sums.of);
     const change c = {operand >= MMF_GEMM_PREACTIVATION, operand == MMF_GEMM_MULTIPLY,
-                      operand == MMF_GEMM_C + second ? args.beta : 1};
+                      operand == MMF_GEMM_C + second ? args.beta : 1,
+                      operand >= MMF_GEMM_PREACTIVATION ? 0
+                                                        : args.immediates[operand - MMF_GEMM_BIAS]};
     sums.each([&](int row, int col, Real *z) {
         char *const at = w.at + row * w.row + col * w.col;
         z += second * sums.of.columns;
@@ -160,7 +177,8 @@ MMF_DEVICE void activate(const mmf_gemm_args &args, const Staged &sums)
 {
     typedef typename act_unit<Real>::type unit;
     enum { COUNT = sizeof(unit) / sizeof(Real) };
-    const unit p0 = (Real)args.parameters[0], p1 = (Real)args.parameters[1];
+    const unit p0 = (Real)args.parameters[0], p1 = (Real)args.parameters[1],
+               p2 = (Real)args.parameters[2], p3 = (Real)args.parameters[3];
     const int id = args.activation, up = args.gated ? sums.of.columns : 0;
     if (id == ACT_NONE)
         return;
@@ -171,16 +189,12 @@ MMF_DEVICE void activate(const mmf_gemm_args &args, const Staged &sums)
             MMF_LOADED(value);
             MMF_LOADED(of_up);
             switch (id) {
-#define MMF_ACTIVATION(id, name, parameters, default0, default1, f)                                \
+#define MMF_ACTIVATION(id, name, formula, source, f)                                               \
     case ACT_##id:                                                                                 \
-        value = activation<ACT_##id>::of(value, of_up, p0, p1);                                    \
+        value = activation<ACT_##id>::of(value, of_up, p0, p1, p2, p3);                            \
         break;
 #define MMF_GATED MMF_ACTIVATION
-#define MMF_ALIAS(name, id)
 #include "problem/activations.def"
-#undef MMF_ACTIVATION
-#undef MMF_GATED
-#undef MMF_ALIAS
             }
             *(unit *)(z + i) = value;
         }

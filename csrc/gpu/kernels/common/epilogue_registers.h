@@ -32,8 +32,11 @@ template <int Dtype, class Bounded> struct rows_of {
 };
 
 /* What a thread finishes at once: runs in Rows rows, of which row i lies Place::step(i) below the
- * first one, in the same columns of Groups groups; gated: of gate and up. */
+ * first one, in the same columns of Groups groups; gated: of gate and up. The sums of a run are in
+ * such an order that Place::in_order() of its 16 bytes is that of memory, and back. */
 template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct register_epilogue {
+    /* With 128 sums in a thread, what changes all of them at once needs too many registers. */
+    enum { TAKES_ROW_BIAS = GROUPS * Rows * run<Dtype>::count < 128 };
     typedef run<Dtype> form;
     typedef rows_of<Dtype, Bounded> place;
     enum { PAIRS = form::pairs };
@@ -56,7 +59,24 @@ template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct re
             for (int i = 0; i < PAIRS; i += of_bias::pairs)
                 of_bias::unpack(memory.template load<mmf_uint4>((col[g] + 2 * i) * of_bias::size),
                                 bias[g] + i);
+            order_bias(g);
         }
+    }
+
+    __attribute__((device, always_inline)) void order_bias(int g)
+    {
+        mmf_float4 half[2];
+        if (PAIRS != 4)
+            return;
+        MMF_UNROLL
+        for (int i = 0; i < 2; i++) {
+            const mmf_float4 all = {bias[g][0][i], bias[g][1][i], bias[g][2 % PAIRS][i],
+                                    bias[g][3 % PAIRS][i]};
+            half[i] = Place::in_order(all);
+        }
+        MMF_UNROLL
+        for (int p = 0; p < PAIRS; p++)
+            bias[g][p] = (mmf_float2){half[0][p], half[1][p]};
     }
 
     /* Where the first run lies within the tile. */
@@ -85,6 +105,7 @@ template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct re
             c.find(args, MMF_GEMM_C, t, row, col);
     }
 
+    /* Scale all sums and add the bias of their rows: before finish_as(), whose own is none then. */
     template <int Bias>
     __attribute__((device, always_inline)) void add_row_bias(const mmf_gemm_args &args,
                                                              const tile &t, int below)
@@ -103,91 +124,97 @@ template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct re
                 const float value = of_bias::template load<float>(memory.template load<type>(at));
                 MMF_UNROLL
                 for (int p = 0; p < PAIRS; p++)
-                    z[g][i][p] += value;
+                    z[g][i][p] = z[g][i][p] * alpha + value;
+                keep_order();
             }
         }
     }
 
-    __attribute__((device, always_inline)) void scale(int g)
+    __attribute__((device, always_inline)) void add_c(float beta, unsigned at, mmf_float2 *value)
     {
+        mmf_float2 other[PAIRS];
+        form::unpack(Place::in_order(c.memory.template load<mmf_uint4>(at)), other);
         MMF_UNROLL
-        for (int i = 0; i < Rows; i++)
-            MMF_UNROLL
         for (int p = 0; p < PAIRS; p++)
-            z[g][i][p] = z[g][i][p] * alpha + bias[g][p];
+            value[p] = other[p] * beta + value[p];
     }
 
-    template <int Id>
-    __attribute__((device, always_inline)) void activate(const mmf_gemm_args &args)
+    /* All runs, each to its end before the next one begins: nothing needs more registers than the
+     * sums do, and no sum is moved to where the branches of a switch meet. */
+    template <int Id, bool HasC>
+    __attribute__((device, always_inline)) void finish_as(const mmf_gemm_args &args, float factor,
+                                                          int below)
     {
-        const mmf_float2 p0 = (float)args.parameters[0], p1 = (float)args.parameters[1];
+        MMF_LOADED(factor); /* else all sums are scaled before the switch, and kept */
         MMF_UNROLL
         for (int g = 0; g < (activation<Id>::gated ? 1 : Groups); g++)
             MMF_UNROLL
         for (int i = 0; i < Rows; i++) {
+            const int down = below + Place::step(i);
+            mmf_float2 value[PAIRS], up[PAIRS];
+            MMF_UNROLL
+            for (int p = 0; p < PAIRS; p++) {
+                value[p] = z[g][i][p] * factor + bias[g][p];
+                up[p] = activation<Id>::gated ? z[1][i][p] * factor + bias[1][p] : value[p];
+            }
+            if (HasC)
+                add_c((float)args.beta, c.at[g] + down * c.pitch, value);
             MMF_UNROLL
             for (int p = 0; p < PAIRS; p++)
-                z[g][i][p] = activation<Id>::of(z[g][i][p], z[1][i][p], p0, p1);
-            keep_order(); /* all runs at once need too many registers */
-        }
-    }
-
-    __attribute__((device, always_inline)) void add_c(float beta, int below)
-    {
-        MMF_UNROLL
-        for (int g = 0; g < Groups; g++)
-            MMF_UNROLL
-        for (int i = 0; i < Rows; i++) {
-            const unsigned at = c.at[g] + (below + Place::step(i)) * c.pitch;
-            mmf_float2 value[PAIRS];
-            form::unpack(c.memory.template load<mmf_uint4>(at), value);
-            MMF_UNROLL
-            for (int p = 0; p < PAIRS; p++)
-                z[g][i][p] = value[p] * beta + z[g][i][p];
-        }
-    }
-
-    __attribute__((device, always_inline)) void store(int g, int below) const
-    {
-        MMF_UNROLL
-        for (int i = 0; i < Rows; i++) {
-            const unsigned at = out.at[g] + (below + Place::step(i)) * out.pitch;
-            out.memory.store(at, form::pack(z[g][i]));
+                value[p] = activation<Id>::of(value[p], up[p]);
+            out.memory.store(out.at[g] + down * out.pitch, Place::in_order(form::pack(value)));
             keep_order();
         }
+    }
+
+    /* The only run: its activations meet again, and there is one store. */
+    __attribute__((device, always_inline)) void finish_run(const mmf_gemm_args &args, float factor,
+                                                           int below)
+    {
+        mmf_float2 *const value = z[0][0], *const up = z[1][0];
+        MMF_UNROLL
+        for (int p = 0; p < PAIRS; p++) {
+            value[p] = value[p] * factor + bias[0][p];
+            if (args.gated)
+                up[p] = up[p] * factor + bias[1][p];
+        }
+        if (args.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
+            add_c((float)args.beta, c.at[0] + below * c.pitch, value);
+        switch (args.activation) {
+#define MMF_HOT(id)                                                                                \
+    case ACT_##id:                                                                                 \
+        MMF_UNROLL                                                                                 \
+        for (int p = 0; p < PAIRS; p++)                                                            \
+            value[p] = activation<ACT_##id>::of(value[p], up[p]);                                  \
+        break;
+#include "problem/activations.def"
+        }
+        out.memory.store(out.at[0] + below * out.pitch, Place::in_order(form::pack(value)));
     }
 
     /* The rows that lie `below` the first ones. */
     __attribute__((device, always_inline)) void finish(const mmf_gemm_args &args, const tile &t,
                                                        int below)
     {
-        scale(0);
-        if (Groups == GROUPS || args.gated)
-            scale(1);
-        if (args.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
+        float factor = alpha;
+        if (TAKES_ROW_BIAS && args.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
             if (Dtype == MMF_GEMM_FLOAT32 || args.dtype[MMF_GEMM_BIAS] == Dtype)
                 add_row_bias<Dtype>(args, t, below);
             else
                 add_row_bias<MMF_GEMM_FLOAT32>(args, t, below);
+            factor = 1;
         }
+        if (Rows == 1 && Groups == 1)
+            return finish_run(args, factor, below);
         if (args.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
-            add_c((float)args.beta, below);
+            return finish_as<ACT_NONE, true>(args, factor, below);
         switch (args.activation) {
 #define MMF_HOT(id)                                                                                \
     case ACT_##id:                                                                                 \
-        activate<ACT_##id>(args);                                                                  \
+        finish_as<ACT_##id, false>(args, factor, below);                                           \
         break;
-#define MMF_ACTIVATION(id, name, parameters, default0, default1, f)
-#define MMF_GATED(id, name, parameters, default0, default1, f)
-#define MMF_ALIAS(name, id)
 #include "problem/activations.def"
-#undef MMF_ACTIVATION
-#undef MMF_GATED
-#undef MMF_ALIAS
         }
-        store(0, below);
-        if (Groups == GROUPS && !args.gated)
-            store(1, below);
     }
 };
 
@@ -204,6 +231,12 @@ template <class Row, int Threads, int Pitch> struct staged_runs {
     static __attribute__((device, always_inline)) constexpr int step(int)
     {
         return 0;
+    }
+
+    template <class Vector>
+    static __attribute__((device, always_inline)) Vector in_order(Vector value)
+    {
+        return value;
     }
 
     /* Rows first, ..., first + count - 1 of the tile. */

@@ -9,6 +9,7 @@ enum {
 #define MMF_DTYPE(id, name, shift, code, bits, sum) MMF_GEMM_##id,
 #include "problem/dtypes.def"
 #undef MMF_DTYPE
+    MMF_GEMM_IMMEDIATE = 0xfe, /* a number in `immediates`, of the type of the sums */
     MMF_GEMM_ABSENT = 0xff,
 };
 
@@ -43,8 +44,7 @@ typedef struct mmf_gemm_args {
     long long batch_shape[MMF_GEMM_BATCH];
     mmf_gemm_strides strides[MMF_GEMM_OPERANDS];
     double alpha, beta, parameters[MMF_GEMM_PARAMETERS];
-    double immediates[MMF_GEMM_MULTIPLY - MMF_GEMM_BIAS + 1]; /* BIAS to MULTIPLY; no kernel reads
-                                                                 them yet */
+    double immediates[MMF_GEMM_MULTIPLY - MMF_GEMM_BIAS + 1]; /* BIAS to MULTIPLY */
     void *data[MMF_GEMM_OPERANDS];
     long long tiles_m, tiles_n, first_tile;
     long long piece, plane; /* split-K, first launch: products of a piece of K, and elements from

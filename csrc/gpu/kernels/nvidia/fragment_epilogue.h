@@ -133,11 +133,10 @@ template <int Dtype, int Columns> struct fragment_epilogue {
 
     template <int Id> __attribute__((device, always_inline)) void activate(float (&sum)[SUMS]) const
     {
-        const mmf_float2 p0 = (float)args.gemm.parameters[0], p1 = (float)args.gemm.parameters[1];
         MMF_UNROLL
         for (int i = 0; i < 4 * BLOCKS; i += 2) {
             const mmf_float2 z = {sum[i], sum[i + 1]}, up = {sum[UP + i], sum[UP + i + 1]};
-            const mmf_float2 value = activation<Id>::of(z, up, p0, p1);
+            const mmf_float2 value = activation<Id>::of(z, up);
             sum[i] = value.x;
             sum[i + 1] = value.y;
         }
@@ -179,13 +178,7 @@ template <int Dtype, int Columns> struct fragment_epilogue {
     case ACT_##id:                                                                                 \
         activate<ACT_##id>(sum);                                                                   \
         break;
-#define MMF_ACTIVATION(id, name, parameters, default0, default1, f)
-#define MMF_GATED(id, name, parameters, default0, default1, f)
-#define MMF_ALIAS(name, id)
 #include "problem/activations.def"
-#undef MMF_ACTIVATION
-#undef MMF_GATED
-#undef MMF_ALIAS
         }
     }
 

@@ -1,0 +1,180 @@
+"""Modelled quantities of the AMD matrix kernels that ship, into bench/AMD_MODEL.md. Nothing in it is a timing.
+
+    python bench/amd_model.py [--write]
+
+The main loop, from the machine code (bench/amd_static.py finds it): q2 waves on a SIMD, q3 matrix cycles M of a wave in
+a turn, q4 = M / (4 n) for n instructions, q5 instructions beside each matrix instruction, q6 = LDS cycles / matrix
+cycles of a compute unit, q8 = the share of cycles in which the matrix cores are busy if two waves of a SIMD go through
+the phases between barriers in turns: a phase takes its issue, LDS or matrix cycles, whichever are most. Kernels whose
+waves do not take turns have no q8. q1: spills, scratch and accumulator moves.
+
+From the simulator: wave instructions beside the loop over K for each 64 results, of 512 x 512 (bfloat16), that is what
+is left at K = 0 of the line through K = 256 and 1024; LDS conflicts of K = 1024. Needs what amd_static.py needs, and
+tests/hipsim.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import amd_static
+from amd_static import MATRIX_CYCLES, Instruction
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = Path(__file__).with_name("AMD_MODEL.md")
+PARTS = ("gfx942", "gfx950")
+READ_BYTES = {"gfx942": 128, "gfx950": 256}  # of LDS, a clock and compute unit
+WRITE_BYTES = 128  # assumed for both
+SIZE = 512
+EPILOGUES = {
+    "none": {},
+    "bias": {"bias": True},
+    "relu": {"bias": True, "activation": "relu"},
+    "silu": {"bias": True, "activation": "silu"},
+    "gelu": {"bias": True, "activation": "gelu"},
+    "swiglu": {"bias": True, "activation": "swiglu"},
+}
+WIDTHS = {"b128": 16, "b96": 12, "b64": 8, "b32": 4, "dwordx4": 16, "dwordx3": 12, "dword": 4}
+
+
+def lds_cycles(arch: str, body: list[Instruction]) -> float:
+    """Of four waves, one on each SIMD."""
+    cycles = 0.0
+    for instruction in body:
+        name = instruction.name
+        if not name.startswith("ds_") and not re.search(r"\blds\b", instruction.text):
+            continue
+        width = next((size for key, size in WIDTHS.items() if re.search(rf"{key}(?:_|$)", name)), None)
+        if width is None:
+            raise ValueError(f"{instruction.text}: how many bytes?")
+        cycles += 4 * 64 * width / (READ_BYTES[arch] if name.startswith("ds_read") else WRITE_BYTES)
+    return cycles
+
+
+def matrix_cycles(body: list[Instruction]) -> int:
+    return sum(MATRIX_CYCLES[i.name.removesuffix("_1k")] for i in body if i.name.startswith("v_mfma"))
+
+
+def share_of_turns(arch: str, body: list[Instruction]) -> float:
+    """q8: while one wave is in a phase, the other one is in the phase before."""
+    phases: list[list[Instruction]] = [[]]
+    for instruction in body:
+        phases[-1].append(instruction)
+        if instruction.name == "s_barrier":
+            phases.append([])
+    phases[0] = phases.pop() + phases[0]
+    times = []
+    for phase in phases:
+        others = sum(not i.name.startswith("v_mfma") for i in phase)
+        cycles = matrix_cycles(phase)
+        busy = cycles + 4 * others if cycles else 0
+        times.append(max(4 * len(phase), lds_cycles(arch, phase), busy))
+    return 2 * matrix_cycles(body) / sum(max(t, times[i - 1]) for i, t in enumerate(times))
+
+
+def loop_row(arch: str, kernel: str, image: bytes) -> list[str]:
+    facts = amd_static.facts_of(arch, kernel, image)
+    body = amd_static.hot_body(amd_static.code_of(arch, image))
+    cycles, matrix = matrix_cycles(body), facts.loop.units["matrix"]
+    turns = f"{share_of_turns(arch, body):.3f}" if "pingpong" in kernel else "-"
+    return [
+        arch, kernel, str(facts.spills + facts.scratch + facts.loop.units.get("moves", 0)), str(facts.waves_per_simd),
+        str(cycles), f"{cycles / (4 * len(body)):.2f}", f"{(len(body) - matrix) / matrix:.2f}",
+        f"{lds_cycles(arch, body) / cycles:.2f}", turns,
+    ]  # fmt: skip
+
+
+def counted(family: str) -> None:
+    """In a process of its own, whose only device is the part: prints a line for NT and one for NN."""
+    import ml_dtypes
+    import numpy as np
+
+    import hipsim
+    import matmul_fused as mf
+    from matmul_fused.testing import force_kernel
+
+    device, rng = hipsim.Device(0), np.random.default_rng(0)
+
+    def counters(k: int, layout: str, bias: bool = False, activation: str | None = None) -> dict[str, int]:
+        n = SIZE * (2 if activation == "swiglu" else 1)
+        a, b, c = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((SIZE, k), (n, k), n))
+        weight = device.array(b).mT if layout == "NT" else device.array(np.ascontiguousarray(b.T))
+        device.report()
+        with force_kernel(family):
+            mf.matmul_fused(device.array(a), weight, device.array(c) if bias else None, activation)
+        device.synchronize()
+        return device.report().counters
+
+    for layout in ("NT", "NN"):
+        row, conflicts = [], 0
+        for keywords in EPILOGUES.values():
+            short, long = (counters(k, layout, **keywords) for k in (256, 1024))
+            slope = (long["instructions"] - short["instructions"]) / 768
+            row.append(f"{(short['instructions'] - 256 * slope) / (SIZE * SIZE / 64):.1f}")
+            conflicts = max(conflicts, long["lds_conflict_cycles"])
+        print("|", " | ".join([layout, *row, str(conflicts)]), "|")
+
+
+def counts(arch: str, family: str) -> list[str]:
+    sys.path.insert(0, str(ROOT / "tests"))
+    from hipsim.build import build
+
+    library = build(ROOT / "build" / "hipsim")
+    environment = os.environ | {
+        "MATMUL_FUSED_HIP_LIBRARY": str(library),
+        "HIPSIM_DEVICES": arch,
+        "HIPSIM_CHECK": "banks",
+        "PYTHONPATH": str(ROOT / "tests"),
+    }
+    command = [sys.executable, __file__, "--count", family]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return [f"| {arch} | {family} {line}" for line in done.stdout.splitlines()]
+
+
+def table(columns: tuple[str, ...], rows: list[str]) -> str:
+    lines = ["| " + " | ".join(columns) + " |", "| --- | --- |" + " ---: |" * (len(columns) - 2), *rows]
+    return "\n".join(lines)
+
+
+def document() -> str:
+    objects = [one for one in amd_static.embedded() if one[0] in PARTS and re.search("mfma|pingpong", one[1])]
+    loops = ["| " + " | ".join(loop_row(*one)) + " |" for one in objects]
+    families = sorted({(arch, re.split(r"_\d+x", kernel)[0]) for arch, kernel, _ in objects})
+    epilogues = [line for arch, family in families for line in counts(arch, family)]
+    return f"""# The AMD matrix kernels, modelled
+
+Written by `python bench/amd_model.py --write`, whose head says what the columns are. Everything is modelled or counted
+from the shipped machine code; nothing was timed, and no AMD GPU was used.
+
+## Main loops
+
+{table(("arch", "kernel", "q1", "q2 waves", "q3 M", "q4 M/4n", "q5 other/M", "q6 LDS/M", "q8 busy"), loops)}
+
+## Wave instructions beside the loop over K for each 64 results, and LDS conflicts
+
+{table(("arch", "family", "layout", *EPILOGUES, "conflicts"), epilogues)}
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help=f"write {DOCUMENT.name}, too")
+    parser.add_argument("--count", metavar="FAMILY", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.count:
+        counted(options.count)
+        return 0
+    text = document()
+    print(text)
+    if options.write:
+        DOCUMENT.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

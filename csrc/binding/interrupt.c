@@ -1,0 +1,35 @@
+/* Signals in the middle of a long computation. Path of a call: around the kernel's run() on the
+ * CPU. */
+#define _GNU_SOURCE
+#include "binding/interrupt.h"
+
+#include "problem/float_mode.h"
+
+#include <unistd.h>
+
+/* Python runs signal handlers on its main thread alone, which is the first one of its process, or
+ * the one that forked. */
+static bool ask(mmf_interrupt *interrupt)
+{
+    mmf_unlocked *unlocked = (mmf_unlocked *)interrupt;
+    if (gettid() != getpid()) {
+        interrupt->due = INT64_MAX;
+        return false;
+    }
+    PyEval_RestoreThread(unlocked->thread);
+    const bool raised = PyErr_CheckSignals() != 0;
+    unlocked->thread = PyEval_SaveThread();
+    return raised;
+}
+
+void mmf_unlock(mmf_unlocked *unlocked)
+{
+    unlocked->interrupt = (mmf_interrupt){.ask = ask, .float_mode = mmf_float_mode_get()};
+    unlocked->thread = PyEval_SaveThread();
+}
+
+mmf_status mmf_lock(mmf_unlocked *unlocked, mmf_status status)
+{
+    PyEval_RestoreThread(unlocked->thread);
+    return mmf_cancelled(&unlocked->interrupt) ? MMF_PYTHON_ERROR : status;
+}

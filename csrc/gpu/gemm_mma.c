@@ -1,0 +1,51 @@
+/* The family gemm_mma: matrix instructions of NVIDIA GPUs from sm_80 on, for any strides. Path of a
+ * call: asked by the plan; run() ends in launch_plan.c. */
+#include "gpu/kernels/nvidia/mma_args.h"
+#include "gpu/nvidia_tiles.h"
+
+#include <stdio.h>
+
+enum { GFLOPS = 1000 }; /* of a compute unit: what work() counts in */
+
+static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+{
+    if (!mmf_nvidia_tiles_supports(kernel, p, reason))
+        return false;
+    if (p->dtype[MMF_A] == MMF_FLOAT32 && !p->allow_tf32) {
+        snprintf(reason, MMF_REASON_TEXT, "rounds float32 to 11 bits, which allow_tf32 allows");
+        return false;
+    }
+    return mmf_dtypes[p->dtype[MMF_A]].size > 2 || mmf_gpu_gemm_may_truncate(p, reason);
+}
+
+/* On an H200 at boost clocks. */
+static const mmf_tile_time times[] = {
+    {MMF_FLOAT16, 128, 128, 1.76, 1.12, 8, 2.8, 2.6}, {MMF_FLOAT16, 64, 64, 1.0, 0.41, 6, 1.2, 3.0},
+    {MMF_FLOAT32, 128, 128, 1.60, 1.24, 8, 2.8, 1.5}, {MMF_FLOAT32, 64, 64, 0.92, 0.50, 6, 1, 1.6},
+    {MMF_FLOAT64, 64, 64, 0.98, 0.47, 8, 1.2, 1.25},
+};
+
+static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+{
+    mmf_nvidia_tiles_work(times, sizeof times / sizeof *times, GFLOPS, kernel, p, w);
+}
+
+static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+{
+    const int size = mmf_dtypes[mmf_problem_accumulator(p)].size;
+    mmf_nvidia_tiles_configure(kernel, p, MMF_MMA_BYTES(kernel->tile_m, kernel->tile_n, size),
+                               config);
+}
+
+const mmf_family mmf_gpu_mma = {
+    .name = "gemm_mma",
+    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
+    .supports = supports,
+    .configure = configure,
+    .run = mmf_gpu_gemm_run,
+    .rows_independent_of_m = true,
+    .work = work,
+    .gflops_float = GFLOPS,
+    .gflops_double = GFLOPS,
+};

@@ -1,0 +1,85 @@
+/* The families gemm_pingpong (gfx950) and gemm_pingpong_staged (gfx942): matrix cores, large tiles,
+ * whole chunks of 16 bytes. Path of a call: asked by the plan; run() ends in launch_plan.c. */
+#include "gpu/gemm.h"
+
+#include <stdio.h>
+
+/* Elements of 16 bits: of a chunk, and those that the 31 bits of an offset reach. */
+enum { RUN = 8, REACH = 0x7ffffff0 / 2, TILE_LINES = 256 };
+
+/* Whole chunks of `length` elements `unit` apart, in lines `pitch` apart of which `reached` ones
+ * lie within reach of an offset. */
+static bool in_chunks(int64_t length, int64_t unit, int64_t lines, int64_t pitch, int64_t reached)
+{
+    return unit == 1 && length % RUN == 0 && length <= REACH &&
+           (lines <= 1 || (pitch >= 0 && pitch % RUN == 0 &&
+                           pitch <= (REACH - length) / (reached < lines ? reached : lines)));
+}
+
+static bool a_in_chunks(const mmf_problem *p)
+{
+    const mmf_strides *s = &p->strides[MMF_A];
+    return in_chunks(p->k, s->col, p->m, s->row, TILE_LINES) && mmf_gpu_aligned(p, MMF_A);
+}
+
+/* Rows of B: a tile reaches all of them, and those of a gate have one pitch. */
+static bool b_in_chunks(const mmf_problem *p, bool along_k)
+{
+    const bool gated = mmf_problem_gated(p);
+    for (int i = MMF_B; i <= (gated ? MMF_B_UP : MMF_B); i++) {
+        const mmf_strides *s = &p->strides[i];
+        const bool fits = along_k ? in_chunks(p->k, s->row, p->n, s->col, TILE_LINES)
+                                  : in_chunks(p->n, s->col, p->k, s->row, p->k);
+        if (!fits || !mmf_gpu_aligned(p, i))
+            return false;
+    }
+    return along_k || !gated || p->strides[MMF_B].row == p->strides[MMF_B_UP].row;
+}
+
+static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+{
+    if (!mmf_gpu_gemm_supports(kernel, p, reason))
+        return false;
+    if (p->k == 0 || p->k % RUN) {
+        snprintf(reason, MMF_REASON_TEXT, "needs K to be a multiple of 8 and not 0, K is %lld",
+                 (long long)p->k);
+        return false;
+    }
+    const bool along_k = mmf_gpu_instances[kernel->instance].layout == MMF_GPU_LAYOUT_NT;
+    const bool fits = a_in_chunks(p) && b_in_chunks(p, along_k);
+    if (!fits && a_in_chunks(p) && b_in_chunks(p, !along_k))
+        snprintf(reason, MMF_REASON_TEXT, "is for the layout %s, A and B are %s",
+                 along_k ? "NT" : "NN", along_k ? "NN" : "NT");
+    else if (!fits)
+        snprintf(
+            reason, MMF_REASON_TEXT,
+            "needs A, and B, in lines of whole 16 bytes at multiples of 16 bytes, A's along K, "
+            "and 256 lines (NN: all of B) within 2^31 bytes");
+    return fits;
+}
+
+/* Of a compute unit, beside gemm_mfma's figure: as the loads of a tile of 256 x 256 and of one of
+ * 128 x 128 let the matrix cores run. Modelled, not measured. */
+enum { GFLOPS = 2050 };
+
+const mmf_family mmf_gpu_pingpong = {
+    .name = "gemm_pingpong",
+    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
+    .supports = supports,
+    .configure = mmf_gpu_gemm_configure,
+    .run = mmf_gpu_gemm_run,
+    .rows_independent_of_m = true,
+    .gflops_float = GFLOPS,
+};
+
+const mmf_family mmf_gpu_pingpong_staged = {
+    .name = "gemm_pingpong_staged",
+    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
+    .supports = supports,
+    .configure = mmf_gpu_gemm_configure,
+    .run = mmf_gpu_gemm_run,
+    .rows_independent_of_m = true,
+    .gflops_float = GFLOPS,
+};

@@ -1,0 +1,235 @@
+/* Matrix cores of CDNA3 (gfx942), tiles of 256 x 256: A and B go through registers to LDS while
+ * products are summed. float16 and bfloat16, float sums; all lines are whole chunks of 16 bytes.
+ * pingpong.h has the schedule.
+ * Path of a call: chosen for large M and N; launched by gpu/launch_plan.c.
+ *
+ * LDS holds one step of k. A phase of reading also writes what the next one reads, and loads the
+ * same for the step after it:
+ *
+ *     read A's first half, B     write A's second half       load it for the next step
+ *     read A's second half       write A's first half, B     load them for the step after */
+#include "gpu/kernels/cdna/carrier.h"
+#include "gpu/kernels/cdna/pingpong.h"
+
+static_assert(row::lds == 2 * B_LINES, "kernels.def");
+
+enum { A_LOADS = LOADS, REST_LOADS = 3 * LOADS }; /* of A's second half; of A's first half and B */
+
+/* Chunks of lines along k on their way: from one half, to `at` in shared memory. */
+struct staged_lines {
+    half_tile<true> of[2];
+    unsigned offset[2][LOADS];
+    chunk next[2][LOADS];
+    unsigned at;
+
+    __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
+                                                      const int operands[2], long long first,
+                                                      int count, unsigned begin)
+    {
+        at = begin + thread_id() * 16;
+        MMF_UNROLL
+        for (int h = 0; h < 2; h++) {
+            of[h].start(args, t, h, operands, first, count);
+            MMF_UNROLL
+            for (int i = 0; i < LOADS; i++)
+                offset[h][i] = of[h].offset(line_chunks::line(i), line_chunks::k(i));
+        }
+    }
+
+    __attribute__((device, always_inline)) void fetch(int h, unsigned k_at)
+    {
+        MMF_UNROLL
+        for (int i = 0; i < LOADS; i++)
+            next[h][i] = load_chunk<true>(of[h].memory, offset[h][i], k_at);
+    }
+
+    __attribute__((device, always_inline)) unsigned step() const
+    {
+        return of[0].step();
+    }
+
+    /* As far as k goes; zeros beyond. */
+    __attribute__((device, always_inline)) void fetch_cut(int h, unsigned k_at, int left)
+    {
+        MMF_UNROLL
+        for (int i = 0; i < LOADS; i++) {
+            const bool inside = line_chunks::k(i) < left;
+            next[h][i] = load_chunk<true>(of[h].memory, inside ? offset[h][i] + k_at : NOWHERE, 0);
+        }
+    }
+
+    __attribute__((device, always_inline)) void put(local lines, int h) const
+    {
+        MMF_UNROLL
+        for (int i = 0; i < LOADS; i++)
+            *(MMF_LOCAL chunk *)(lines + (at + h * HALF_BYTES + i * LOAD_BYTES)) = next[h][i];
+    }
+
+    __attribute__((device, always_inline)) void fetch_all(unsigned k_at)
+    {
+        fetch(0, k_at);
+        fetch(1, k_at);
+    }
+
+    __attribute__((device, always_inline)) void fetch_all_cut(unsigned k_at, int left)
+    {
+        fetch_cut(0, k_at, left);
+        fetch_cut(1, k_at, left);
+    }
+
+    __attribute__((device, always_inline)) void put_all(local lines) const
+    {
+        put(lines, 0);
+        put(lines, 1);
+    }
+};
+
+/* Rows of B, which are lines across k, on their way: as the carrier for such lines does it, with
+ * addresses that are always inside. */
+struct staged_rows {
+    half_tile<false> of;
+    unsigned offset[transposer::LOADS], begin;
+    transposer chunks;
+
+    __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
+                                                      const int operands[2], long long first,
+                                                      int count, unsigned from)
+    {
+        of.start(args, t, transposer::half(), operands, first, count);
+        begin = from;
+        chunks.start(HALF);
+        MMF_UNROLL
+        for (int i = 0; i < transposer::LOADS; i++)
+            offset[i] = of.offset((int)transposer::first_line(), (int)transposer::first_k() + i);
+    }
+
+    __attribute__((device, always_inline)) unsigned step() const
+    {
+        return of.step();
+    }
+
+    __attribute__((device, always_inline)) void fetch_all(unsigned k_at)
+    {
+        MMF_UNROLL
+        for (int i = 0; i < transposer::LOADS; i++)
+            chunks.next[i] = load_chunk<true>(of.memory, offset[i], k_at);
+    }
+
+    __attribute__((device, always_inline)) void fetch_all_cut(unsigned k_at, int left)
+    {
+        MMF_UNROLL
+        for (int i = 0; i < transposer::LOADS; i++) {
+            const bool inside = (int)transposer::first_k() + i < left;
+            chunks.next[i] = load_chunk<true>(of.memory, inside ? offset[i] + k_at : NOWHERE, 0);
+        }
+    }
+
+    __attribute__((device, always_inline)) void put_all(local lines) const
+    {
+        chunks.put(lines + begin);
+    }
+};
+
+/* What a wave knows in the main loop. */
+struct main_loop : wave_products<false> {
+    staged_lines a_chunks;
+    choose<B_ALONG_K, staged_lines, staged_rows>::type b_chunks;
+    local lines;
+    fragment_places<true> a_places;
+    fragment_places<B_ALONG_K> b_places;
+
+    __attribute__((device, always_inline)) void read_a(int h)
+    {
+        MMF_UNROLL
+        for (int i = 0; i < 2 * HALF_BLOCKS; i++) {
+            const int k = i / HALF_BLOCKS, n = i % HALF_BLOCKS;
+            a[k][n] = a_places.read(lines, k, h * HALF + block_line(n));
+        }
+    }
+
+    __attribute__((device, always_inline)) void read_b()
+    {
+        MMF_UNROLL
+        for (int i = 0; i < 8; i++)
+            b[i / 4][i / 2 % 2][i % 2] =
+                b_places.read(lines, i / 2 % 2, i / 4 * HALF + block_line(i % 2));
+    }
+
+    /* Memory holds A's first half, B on. */
+    __attribute__((device, always_inline)) void put_rest()
+    {
+        a_chunks.put(lines, 0);
+        b_chunks.put_all(lines);
+    }
+
+    __attribute__((device, always_inline)) void fetch_rest(const step_offsets &next)
+    {
+        a_chunks.fetch(0, next.of_a.at);
+        b_chunks.fetch_all(next.b().at);
+    }
+
+    __attribute__((device, always_inline)) void run(unsigned k_end, bool late)
+    {
+        step_offsets next;
+        next.start(k_end, a_chunks.step(), b_chunks.step());
+        a_chunks.fetch_cut(0, next.of_a.cut, next.left);
+        b_chunks.fetch_all_cut(next.b().cut, next.left);
+        a_chunks.fetch_cut(1, next.of_a.cut, next.left);
+        keep_order();
+        this->clear();
+        wait_until<A_LOADS, ANY_SHARED>();
+        put_rest();
+        keep_order();
+        fetch_rest(next);
+        wait_until<ANY_MEMORY, 0>();
+        meet();
+        if (late)
+            meet();
+        MMF_ROLLED
+        for (unsigned left = next.steps; left; left--) {
+            read_a(0);
+            read_b();
+            keep_order();
+            wait_until<REST_LOADS, ANY_SHARED>();
+            a_chunks.put(lines, 1);
+            a_chunks.fetch(1, next.of_a.at);
+            wait_until<ANY_MEMORY, 0>();
+            meet();
+            this->template multiply_half<0>();
+            next.advance();
+            read_a(1);
+            keep_order();
+            wait_until<A_LOADS, ANY_SHARED>();
+            put_rest();
+            fetch_rest(next);
+            wait_until<ANY_MEMORY, 0>();
+            meet();
+            this->template multiply_half<1>();
+        }
+        if (!late)
+            meet();
+        wait_until<0, ANY_SHARED>(); /* for what was loaded once more: the registers are free */
+    }
+};
+
+MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
+{
+    MMF_SHARED static char shared[row::lds];
+    const int wave = __builtin_amdgcn_readfirstlane(thread_id() >> 6);
+    main_loop loop;
+    {
+        const tile t = tile_of_workgroup<row>(args, shared);
+        loop.lines = (local)shared;
+        const int of_a[] = {MMF_GEMM_A, MMF_GEMM_A};
+        const int of_b[] = {MMF_GEMM_B, args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B};
+        loop.a_chunks.start(args, t, of_a, t.m0, t.rows, 0);
+        loop.b_chunks.start(args, t, of_b, t.n0, t.cols, B_LINES);
+        barrier(); /* the first step lies where the matrices do */
+    }
+    loop.a_places.start(0, wave / 4 * 64);
+    loop.b_places.start(B_LINES, wave % 4 * 32);
+    loop.run((unsigned)args.k, wave / 4);
+    barrier();
+    const tile t = tile_of_workgroup<row>(read_again(args), shared);
+    loop.finish<1>(read_again(args), t, shared, wave / 4, wave % 4);
+}

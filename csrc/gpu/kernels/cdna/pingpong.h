@@ -1,0 +1,235 @@
+/* What the kernels that multiply and load in turns share: where a thread loads from, a wave's
+ * fragments and products, and the frame of a phase. Path of a call: the main loops of gemm_pingpong
+ * and gemm_pingpong_staged.
+ *
+ * A tile has 256 x 256 sums and 8 waves, of which wave (i, j) of 2 x 4 has 64 rows in each half of
+ * the tile's rows and 32 columns in each half of its columns (gated: of gate and up). Two waves
+ * share a SIMD. Waves 4 to 7 run one phase behind the others, so that one of the two multiplies
+ * while the other one reads and loads. A step of k is four phases, with a barrier after each:
+ *
+ *     read the first half of A, and B        32 columns x 2 of B, 64 rows of A
+ *     multiply                               which fills the matrix cores
+ *     read the second half of A
+ *     multiply
+ *
+ * The last step of k comes first: it alone may be cut, and needs masks. After the last step the one
+ * before is loaded once more, rather than branch. */
+#ifndef MMF_CDNA_PINGPONG_H
+#define MMF_CDNA_PINGPONG_H
+
+#include "gpu/kernels/cdna/finish.h"
+
+typedef this_row row;
+
+enum {
+    HALF = 128,               /* lines of half a tile */
+    HALF_BYTES = HALF * LINE, /* in shared memory: both halves of A, then those of B */
+    B_LINES = 2 * HALF_BYTES,
+    LOADS = 2,             /* of a thread from half a tile */
+    LOAD_BYTES = 512 * 16, /* that all threads load at once */
+    ROW_BLOCKS = 8,        /* of a wave's sums */
+    HALF_BLOCKS = 4,       /* of its rows in half a tile */
+    B_ALONG_K = row::layout == LAYOUT_NT,
+};
+static_assert(row::tile_m == 2 * HALF && row::tile_n == 2 * HALF && row::tile_k == LINE_K &&
+                  row::threads == 512,
+              "8 waves, each with 64 rows and 32 columns of either half");
+static_assert(row::layout == LAYOUT_NT || row::layout == LAYOUT_NN, "lines of A are along k");
+
+/* At most `memory` loads from memory and `shared` accesses to shared memory of this wave are under
+ * way. The builtin needs a constant: 63 and 15 say nothing. */
+template <int Memory, int Shared> MMF_DEVICE void wait_until()
+{
+    __builtin_amdgcn_s_waitcnt((Memory & 15) | Memory >> 4 << 14 | 7 << 4 | Shared << 8);
+}
+enum { ANY_MEMORY = 63, ANY_SHARED = 15 };
+
+/* Half of the lines of A or of B under a tile (gated: gate or up), from the tile's first line on;
+ * lines are contiguous along k (AlongK) or across it. Where lines lie beyond the matrix, the last
+ * ones stand for them, so that every address is inside; their sums are not stored. */
+template <bool AlongK> struct half_tile {
+    descriptor memory;
+    unsigned pitch;  /* bytes from line to line; not AlongK: from k to k */
+    int first, most; /* the half's first line, and the last at which a chunk may begin */
+
+    /* h: which half. operands: where either lies. begin, count: lines of the tile. */
+    __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
+                                                      int h, const int operands[2], long long begin,
+                                                      int count)
+    {
+        const mmf_gemm_strides &s = args.strides[operands[h]];
+        const bool is_a = operands[0] == MMF_GEMM_A; /* it has k in its columns, B in its rows */
+        const long long line = is_a ? s.row : s.col, along = is_a ? s.col : s.row;
+        const unsigned step =
+            (unsigned)(AlongK ? (count > 1 ? line : 0) : along); /* one line: any */
+        const unsigned k = (unsigned)args.k, last = AlongK ? count - 1 : k - 1;
+        pitch = step * 2;
+        first = operands[0] == operands[1] ? h * HALF : 0;
+        most = count - (AlongK ? 1 : 8);
+        memory = __builtin_amdgcn_make_buffer_rsrc(
+            t.matrix(operands[h]) + begin * line * 2, 0,
+            (int)(last * pitch + (AlongK ? k : (unsigned)count) * 2), 0x20000);
+    }
+
+    /* Bytes from the tile's first line to a chunk of line `at` of the half. */
+    __attribute__((device, always_inline)) unsigned offset(int at, int k) const
+    {
+        const int there = first + at, line = there < most ? there : most;
+        return AlongK ? line * pitch + k * 2 : k * pitch + line * 2;
+    }
+
+    /* From step to step of k. */
+    __attribute__((device, always_inline)) unsigned step() const
+    {
+        return AlongK ? (unsigned)LINE : pitch * LINE_K;
+    }
+};
+
+/* A thread's chunks of lines along k: of lines thread / 8 and + 64, the chunk that belongs to place
+ * thread % 8 of shared memory, so that the threads fill it from end to end. */
+struct line_chunks {
+    static __attribute__((device, always_inline)) int line(int load)
+    {
+        return (thread_id() >> 3) + load * 64;
+    }
+
+    static __attribute__((device, always_inline)) int k(int)
+    {
+        return (int)((thread_id() & 7) ^ swizzle<true>(thread_id() >> 3)) * 8;
+    }
+};
+
+/* Products of a wave. */
+template <bool Swapped> struct wave_products : wave_sums<row, ROW_BLOCKS, Swapped> {
+    using wave_sums<row, ROW_BLOCKS, Swapped>::sum;
+    chunk a[2][HALF_BLOCKS],
+        b[2][2][2]; /* [half of k][block], [half of columns][half of k][block] */
+
+    __attribute__((device, always_inline)) void clear()
+    {
+        MMF_UNROLL
+        for (int i = 0; i < ROW_BLOCKS; i++) {
+            MMF_UNROLL
+            for (int j = 0; j < 4; j++)
+                sum[i][j] = zeros();
+        }
+    }
+
+    /* A phase: the rows of a half of A. The wave that multiplies goes before the one that reads. */
+    template <int Half> __attribute__((device, always_inline)) void multiply_half()
+    {
+        __builtin_amdgcn_s_setprio(1);
+        MMF_UNROLL
+        for (int columns = 0; columns < 2; columns++) {
+            MMF_UNROLL
+            for (int part = 0; part < 2 * MULTIPLY_PARTS; part++) {
+                const int k = part / MULTIPLY_PARTS;
+                MMF_UNROLL
+                for (int i = 0; i < HALF_BLOCKS; i++) {
+                    MMF_UNROLL
+                    for (int j = 0; j < 2; j++) {
+                        block &s = sum[Half * HALF_BLOCKS + i][columns * 2 + j];
+                        s = multiply_part<row::operands>(b[columns][k][j], a[k][i], s,
+                                                         part % MULTIPLY_PARTS);
+                    }
+                }
+            }
+        }
+        __builtin_amdgcn_s_setprio(0);
+        meet();
+    }
+
+  private:
+    /* Two registers at once. */
+    static __attribute__((device, always_inline)) block zeros()
+    {
+        mmf_float2 low, up;
+        asm volatile("v_mov_b64 %0, 0" : "=v"(low));
+        asm volatile("v_mov_b64 %0, 0" : "=v"(up));
+        return __builtin_shufflevector(low, up, 0, 1, 2, 3);
+    }
+};
+
+template <bool First, class A, class B> struct choose {
+    typedef A type;
+};
+template <class A, class B> struct choose<false, A, B> {
+    typedef B type;
+};
+
+/* The compiler cannot compute the value anew in a loop. */
+MMF_DEVICE void keep(unsigned &value)
+{
+    asm volatile("" : "+v"(value));
+}
+
+/* Where the loads of a step of k begin, in bytes: of the last one, which may be cut, then of the
+ * first one on. After the last whole step it stays. */
+struct step_offset {
+    unsigned cut, at, top, step;
+
+    __attribute__((device, always_inline)) void start(unsigned steps, unsigned bytes)
+    {
+        step = bytes;
+        at = 0;
+        cut = (steps - 1) * bytes;
+        top = steps > 1 ? cut - bytes : 0;
+        asm volatile("" : "+s"(top));
+    }
+
+    __attribute__((device, always_inline)) void advance()
+    {
+        at = at + step < top ? at + step : top;
+    }
+};
+
+/* Of A and of B: one where both have lines along k. The halves of B have one pitch where its lines
+ * run across k. */
+struct step_offsets {
+    step_offset of_a, of_b;
+    unsigned steps; /* of k */
+    int left;       /* k of the last step */
+
+    __attribute__((device, always_inline)) void start(unsigned k, unsigned a_step, unsigned b_step)
+    {
+        steps = (k + LINE_K - 1) / LINE_K;
+        left = (int)(k - (steps - 1) * LINE_K);
+        of_a.start(steps, a_step);
+        if (!B_ALONG_K)
+            of_b.start(steps, b_step);
+    }
+
+    __attribute__((device, always_inline)) const step_offset &b() const
+    {
+        return B_ALONG_K ? of_a : of_b;
+    }
+
+    __attribute__((device, always_inline)) void advance()
+    {
+        of_a.advance();
+        if (!B_ALONG_K)
+            of_b.advance();
+    }
+};
+
+/* Where a lane's chunks of a fragment lie, beginning `from` bytes on. */
+template <bool AlongK> struct fragment_places {
+    reader<AlongK> of;
+
+    __attribute__((device, always_inline)) void start(unsigned from, unsigned first_line)
+    {
+        of.start(first_line);
+        MMF_UNROLL
+        for (int k = 0; k < 2; k++) {
+            of.at[k] += from;
+            keep(of.at[k]);
+        }
+    }
+
+    __attribute__((device, always_inline)) chunk read(local lines, int k, unsigned lines_on) const
+    {
+        return of.read(lines, k, lines_on);
+    }
+};
+
+#endif

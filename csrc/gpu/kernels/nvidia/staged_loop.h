@@ -1,0 +1,58 @@
+/* The loop over k of gemm_mma and gemm_fma: a ring of stages in shared memory, of which one is
+ * multiplied while the next ones are on their way. Path of a call: the body of both. */
+#ifndef MMF_STAGED_LOOP_H
+#define MMF_STAGED_LOOP_H
+
+#include "gpu/kernels/nvidia/mma_carrier.h"
+
+/* The lines of A, then those of B, seen by all threads. */
+template <class Row, class A, class B>
+MMF_DEVICE void find_regions(const mmf_gemm_args &args, const tile &t, regions *to)
+{
+    enum { SIZE = sizeof(typename element<Row::operands>::type) };
+    if (thread_id() == 0) {
+        find_a<SIZE, Row::tile_m>(args, t, to[0]);
+        A::share_out(to[0]);
+    }
+    if (thread_id() == 32) {
+        find_b<SIZE, Row::tile_n>(args, t, to[1]);
+        B::share_out(to[1]);
+    }
+    barrier();
+}
+
+/* multiply(offset) for every stage, at this offset of the memory, B's lines behind A's. */
+template <class Row, class A, class B, class Multiply>
+MMF_DEVICE void each_stage(long long k_end, const regions *of, unsigned memory, Multiply multiply)
+{
+    enum { AHEAD = A::STAGES - 1, STAGE = A::BYTES + B::BYTES, STEP = Row::tile_k };
+    A a = {of[0], 0, 0, 0, 0};
+    B b = {of[1], 0, 0, 0, 0};
+    long long fetched = 0;
+    unsigned filled = 0, next = 0; /* stages */
+    a.start();
+    b.start();
+    /* The first turns only fill. */
+    MMF_ROLLED
+    for (long long k = -(long long)AHEAD * STEP; k < k_end; k += STEP) {
+        if (k >= 0) {
+            wait_for_groups<AHEAD - 1>();
+            barrier(); /* all see this stage, and none reads the one before */
+        }
+        if (fetched < k_end) {
+            const int left = k_end - fetched < STEP ? (int)(k_end - fetched) : (int)STEP;
+            a.copy(memory + filled * STAGE, fetched, left);
+            b.copy(memory + filled * STAGE + A::BYTES, fetched, left);
+            fetched += STEP;
+            filled = (filled + 1) % A::STAGES;
+        }
+        end_group();
+        if (k < 0)
+            continue;
+        multiply(next * STAGE);
+        next = (next + 1) % A::STAGES;
+    }
+    wait_for_groups<0>();
+}
+
+#endif

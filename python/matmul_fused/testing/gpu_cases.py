@@ -1,0 +1,61 @@
+"""Sizes of the case list, and what the kernels of GPUs take of it, as far as a simulated GPU can bear it.
+
+Read by cases.py, on the way of the sweeps on GPUs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+SIZES = (
+    1, 2, 3, 5, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257,
+)  # fmt: skip
+
+_EIGHTS = (8, 16, 24, 64, 72, 128, 136, 256, 264)
+_SMALL = (*(size for size in SIZES if size <= 129), 0)
+_ENDS = (1, 4, 17, 63, 64, 65, 127, 129)  # of its tiles; the kernels that it is made of see all sizes elsewhere
+# One to five pieces of 64 products, which split-K cuts so short a K into; without products it takes no call.
+_PIECES = (1, 63, 64, 65, 127, 129, 257)
+# What the rows of GPU kernels take, and how large a simulated GPU can bear it: the products of a workgroup of gemm_simt
+# cost it as many instructions as 50 of gemm_mfma.
+TAKES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "gemm_simt": {"m": _SMALL, "n": _SMALL, "k": _SMALL},
+    "gemm_simt_splitk": {
+        "m": _ENDS,
+        "n": _ENDS,
+        "k": _PIECES,
+        "dtype": ("float32", "float16", "bfloat16"),
+    },
+    "gemm_mfma": {
+        "dtype": ("float16", "bfloat16"),
+        "a_view": ("plain", "offset", "padded"),
+        "b_view": ("plain", "offset", "padded"),
+        "allow_tf32": (False,),
+    },
+    "gemm_mma": {"prepack": (False,)},
+    "gemm_fma": {"prepack": (False,), "dtype": ("float32",)},
+}
+_CHUNKS = {  # lines of whole runs of 16 bytes
+    "m": (1, 3, 7, 17, *_EIGHTS),
+    "n": _EIGHTS,
+    "k": _EIGHTS,
+    "dtype": ("float16", "bfloat16"),
+    "a_view": ("plain",),
+    "b_view": ("plain",),
+    "allow_tf32": (False,),
+}
+_SHORT = ("", "float16", "bfloat16")
+TAKES["gemm_wgmma"] = _CHUNKS | {"out_dtype": _SHORT, "preactivation": _SHORT, "batch": ("", "2", "a", "b")}
+TAKES["gemm_pingpong"] = TAKES["gemm_pingpong_staged"] = _CHUNKS | {"layout": ("NN", "NT")}
+IN_CHUNKS = ("gemm_wgmma", "gemm_pingpong", "gemm_pingpong_staged")
+# Of GPU kernels: more than 8 rows of tiles of 64 and of 128, which go in groups; three tiles; many steps of k.
+TILED = ((577, 65, 5), (1153, 33, 9), (257, 255, 17), (130, 257, 33), (7, 5, 1000), (3, 70, 2049))
+TILED_CHUNKS = (
+    (577, 72, 8),
+    (1153, 40, 16),
+    (257, 256, 24),
+    (130, 264, 40),
+    (7, 8, 1000),
+    (3, 72, 2056),
+    (2100, 24, 8),
+)

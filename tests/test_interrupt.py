@@ -1,0 +1,72 @@
+"""A long call ends soon after a signal whose handler raises, and goes on, unharmed, after one whose handler returns."""
+
+import pytest
+
+from support import ISOLATED, KERNELS, python
+
+WAYS = (
+    "tiles",
+    "tiles of float16",
+    "tiles of float64",
+    "tiles of bfloat16",
+    "a gate",
+    "a batch of small ones",
+    "dots",
+    "long dots",
+    "lines",
+    "lines of float16",
+    "a strip",
+    "no products",
+)
+PACKING = ("prepack", "prepack of W.T", "prepack of float16", "prepack of pairs", "unpack", "pickle")
+
+
+@pytest.fixture(autouse=True)
+def libraries():
+    pytest.importorskip("ml_dtypes")
+
+
+def run(*arguments):
+    """The lines that isolated/interrupt.py prints, but for the last one."""
+    *lines, done = python(ISOLATED / "interrupt.py", *arguments).stdout.splitlines()
+    assert done == "done"
+    return [float(line) for line in lines]
+
+
+def assert_soon(seconds):
+    """Within 0.2 s; of three, as other processes may have had the CPU."""
+    assert len(seconds) == 3
+    assert min(seconds) < 0.2, seconds
+    assert max(seconds) < 2, seconds
+
+
+@pytest.mark.parametrize(("kernel", "threads"), [(KERNELS[0], 1), *((kernel, 2) for kernel in KERNELS)])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_ends_soon(way, kernel, threads):
+    assert_soon(run("latency", kernel, threads, way))
+
+
+@pytest.mark.parametrize("way", PACKING)
+def test_packing_ends_soon(way):
+    assert_soon(run("latency", "", 2, way))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_handler_may_call(kernel, threads):
+    assert run("nested", kernel, threads) == []
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_a_handler_raises_ends_the_call(kernel):
+    assert run("raises", kernel, 2) == []
+
+
+def test_a_call_on_another_thread_goes_on():
+    assert run("other_thread", "", 2) == []
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_handler_has_a_float_mode_of_its_own(kernel):
+    pytest.importorskip("torch")
+    assert run("modes", kernel, 2) == []

@@ -1,0 +1,36 @@
+"""Every row of gemm_mma and gemm_fma on an NVIDIA GPU (--device cuda): layouts, and lines that no wide copy takes.
+
+The sweep forces families, of which the plan takes the row that suits the size; here each row runs.
+"""
+
+import os
+
+import pytest
+
+import matmul_fused as mf
+from matmul_fused.testing import Case, run_case
+from matmul_fused.testing.devices import DeviceTransfer
+
+DEVICE = os.environ["MMF_TEST_DEVICE"]
+pytestmark = pytest.mark.device
+
+ROWS = [name for name in mf.info().gpu_kernels if name.startswith(("gemm_mma_", "gemm_fma_"))]
+DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+SIZES = [(150, 140, 75), (264, 136, 264), (65, 66, 129)]
+
+
+@pytest.mark.parametrize("view", ["plain", "offset", "padded", "negative"])
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("kernel", ROWS)
+def test_rows(kernel, layout, view, sweep_seed):
+    dtype = DTYPES[kernel.split("_")[3]]
+    fixed = {"dtype": dtype, "layout": layout, "a_view": view, "b_view": view}
+    fixed["allow_tf32"] = dtype == "float32" and kernel.startswith("gemm_mma")
+    for m, n, k in SIZES:
+        run_case(Case(m, n, k, bias="row", activation="gelu", **fixed), sweep_seed, kernel=kernel, xp=transfer())
+        gated = Case(m, n // 2, k, activation="swiglu", gate_layout="halves", batch="2", **fixed)
+        run_case(gated, sweep_seed, kernel=kernel, xp=transfer())
+
+
+def transfer():
+    return DeviceTransfer(DEVICE)

@@ -1,0 +1,102 @@
+"""What gemm_mma and gemm_fma take and ask of the CUDA driver, on the stand-in driver."""
+
+import numpy as np
+import pytest
+
+import matmul_fused as mf
+from gpu_support import Capture, balance, driver  # noqa: F401
+from matmul_fused.testing import force_kernel
+from stub_cuda import DeviceArray, calls, clear_log, fail_next, fetch
+
+SM_80 = any(arch == "sm_80" for arch, _, _ in mf._core.device_objects())
+pytestmark = pytest.mark.skipif(not SM_80, reason="this build has no code for sm_80")
+
+
+def draw(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def reasons(family, *operands, **arguments):
+    """Why each row of the family refuses the call; None: it does not."""
+    found = mf.explain(*map(DeviceArray, operands), **arguments)
+    return {row.reason for row in found.candidates if row.family == family}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "tf32", "shared"),
+    [
+        ("gemm_mma_128x128x64_f16_any", np.float16, False, 98304),  # three stages of 256 lines of 128 bytes
+        ("gemm_mma_64x64x64_f16_any", np.float16, False, 49152),
+        ("gemm_mma_128x128x32_f32_any", np.float32, True, 98304),
+        ("gemm_mma_64x64x16_f64_any", np.float64, False, 49152),
+        ("gemm_fma_128x128x16_f32_any", np.float32, False, 67584),  # the sums: 128 lines of 132
+        ("gemm_fma_64x64x16_f32_any", np.float32, False, 34816),  # four stages of 136 lines of 64 bytes
+    ],
+)
+def test_a_launch_has_its_shared_memory(kernel, dtype, tf32, shared):
+    a, b = draw(130, 37, dtype=dtype), draw(37, 70, dtype=dtype, seed=1)
+    clear_log()
+    with force_kernel(kernel):
+        out = fetch(mf.matmul_fused(DeviceArray(a), DeviceArray(b), activation="relu", allow_tf32=tf32))
+    assert np.allclose(out, np.maximum(a.astype(float) @ b, 0), rtol=2e-3, atol=1e-2)
+    assert any(f"({kernel}, 8, {shared})" in call for call in calls("cuFuncSetAttribute"))
+    (launch,) = calls("cuLaunchKernel")
+    assert kernel in launch
+
+
+def test_float32_is_rounded_only_where_that_is_allowed():
+    a, b = draw(64, 64), draw(64, 64)
+    (reason,) = reasons("gemm_mma", a, b) - {"takes float32 only", "takes float16 only"} - other_dtypes("float32")
+    assert reason == "rounds float32 to 11 bits, which allow_tf32 allows"
+    assert None in reasons("gemm_mma", a, b, allow_tf32=True)
+    assert None in reasons("gemm_fma", a, b)
+
+
+def other_dtypes(own):
+    return {f"takes {name} only" for name in ("float16", "bfloat16", "float32", "float64") if name != own}
+
+
+@pytest.mark.parametrize("argument", ["out_dtype", "preactivation"])
+def test_truncated_sums_have_16_bits(argument):
+    a, b = draw(64, 63, dtype=np.float16), draw(63, 64, dtype=np.float16)
+    wide = {"out_dtype": "float32", "preactivation": DeviceArray(draw(64, 64))}
+    found = mf.explain(DeviceArray(a), DeviceArray(b), **{argument: wide[argument]})
+    own = [row.reason for row in found.candidates if row.family == "gemm_mma" and "_f16_" in row.name]
+    assert own == ["truncates its sums, so out and preactivation must have 16 bits"] * 2
+    assert found.family == "gemm_simt"
+
+
+def test_steps_that_32_bits_do_not_hold_go_elsewhere():
+    memory = np.zeros((3, (1 << 22) + 1), np.float32)
+    far = memory[:, :8]
+    (reason,) = reasons("gemm_fma", far, draw(8, 8))
+    assert reason == "needs strides of A and B up to 2^24 bytes, and the same of both weights of a gate"
+    assert None in reasons("gemm_fma", far[:1], draw(8, 8))  # one row: its stride is not taken
+
+
+def test_weights_of_a_gate_that_lie_alike():
+    a, gate = draw(16, 32), draw(32, 16)
+    for up, takes in ((draw(32, 16), True), (draw(16, 32).T, False)):
+        weights = DeviceArray(gate), DeviceArray(up)
+        found = mf.explain(DeviceArray(a), weights, activation="swiglu")
+        assert any(row.family == "gemm_fma" and row.reason is None for row in found.candidates) == takes
+
+
+def test_a_driver_that_fails_is_named_and_the_next_call_works():
+    a, b = draw(65, 33), draw(33, 65)
+    x, y = DeviceArray(a), DeviceArray(b)
+    with force_kernel("gemm_mma_64x64x32_f32_any"):  # no other test has loaded it
+        fail_next("cuFuncSetAttribute", 700, 0)
+        with pytest.raises(mf.DeviceError, match="cuFuncSetAttribute"):
+            mf.matmul_fused(x, y, allow_tf32=True)
+        assert np.allclose(fetch(mf.matmul_fused(x, y, allow_tf32=True)), a @ b, rtol=1e-3, atol=1e-3)
+
+
+def test_a_captured_launch_is_only_recorded():
+    a, b = draw(40, 40), draw(40, 40)
+    x, y, out = DeviceArray(a), DeviceArray(b), DeviceArray(np.full((40, 40), np.nan, np.float32))
+    with force_kernel("gemm_fma"):
+        mf.matmul_fused(x, y)  # loads the kernel
+        with Capture() as stream:
+            mf.matmul_fused(x, y, out=out, stream=stream.handle)
+    assert np.isnan(out.numpy()).all()
