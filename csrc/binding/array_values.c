@@ -77,7 +77,7 @@ static PyObject *converted(PyObject *array, PyObject *dtype, PyObject *copy)
     PyObject *before = array ? Py_NewRef(array) : NULL;
     PyObject *result = array;
     if (array && given) {
-        PyObject *own = PyObject_GetAttrString(array, "dtype");
+        PyObject *own = mmf_get_attribute(array, "dtype");
         const int same = own ? PyObject_RichCompareBool(own, dtype, Py_EQ) : -1;
         Py_XDECREF(own);
         if (same == 0)

@@ -66,7 +66,7 @@ static mmf_status read_number(PyObject *object, const callable *row, const char 
 {
     char name[96];
     snprintf(name, sizeof name, "activation: %s of %s.%s", attribute, row->module, row->name);
-    PyObject *number = PyObject_GetAttrString(object, attribute);
+    PyObject *number = mmf_get_attribute(object, attribute);
     mmf_status status = number ? mmf_parse_scalar(number, name, value) : MMF_PYTHON_ERROR;
     Py_XDECREF(number);
     return status;
@@ -92,7 +92,7 @@ static mmf_status check_fixed(PyObject *object, const callable *row)
 /* torch.nn.GELU says its form in a str. */
 static mmf_status choose_gelu(PyObject *object, const char **activation)
 {
-    PyObject *form = PyObject_GetAttrString(object, "approximate");
+    PyObject *form = mmf_get_attribute(object, "approximate");
     if (!form)
         return MMF_PYTHON_ERROR;
     bool is_str = PyUnicode_Check(form);

@@ -1,6 +1,8 @@
 /* Status to Python exception. Path of a call: its last stop if anything failed. */
 #include "binding/errors.h"
 
+#include "binding/objects.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -91,7 +93,7 @@ const char *mmf_type_name(PyObject *object, char text[MMF_PRINTABLE])
 static size_t module_text(PyTypeObject *type, char text[MMF_PRINTABLE])
 {
     char module[MMF_PRINTABLE] = "";
-    PyObject *object = PyObject_GetAttrString((PyObject *)type, "__module__");
+    PyObject *object = mmf_get_attribute((PyObject *)type, "__module__");
     bool named = object && PyUnicode_Check(object) && mmf_printable(object, module);
     PyErr_Clear(); /* lint: a text for an error that is raised anyway */
     Py_XDECREF(object);

@@ -10,9 +10,18 @@ PyObject *mmf_imported_module(const char *name)
     return module == Py_None ? NULL : Py_XNewRef(module);
 }
 
+PyObject *mmf_get_attribute(PyObject *object, const char *name)
+{
+    /* Python's cache of type attributes keeps one entry for each string object that it is asked. */
+    PyObject *key = PyUnicode_InternFromString(name);
+    PyObject *value = key ? PyObject_GetAttr(object, key) : NULL;
+    Py_XDECREF(key);
+    return value;
+}
+
 PyObject *mmf_attribute(PyObject *object, const char *name)
 {
-    PyObject *value = object ? PyObject_GetAttrString(object, name) : NULL;
+    PyObject *value = object ? mmf_get_attribute(object, name) : NULL;
     Py_XDECREF(object);
     return value;
 }

@@ -9,6 +9,9 @@
  * caller's own: asking a module for an attribute may remove it from there. */
 PyObject *mmf_imported_module(const char *name);
 
+/* object.name of an object that is borrowed. */
+PyObject *mmf_get_attribute(PyObject *object, const char *name);
+
 /* object.name. Takes object over; NULL where that is NULL already, so that chains need no checks.
  */
 PyObject *mmf_attribute(PyObject *object, const char *name);

@@ -40,7 +40,7 @@ static PyObject *dtype_object(mmf_dtype dtype)
 static int use_device(PyObject *cuda, PyObject *ordinal)
 {
     PyObject *device =
-        mmf_invoke(PyObject_GetAttrString(cuda, "Device"), 1, Py_NewRef(ordinal), NULL);
+        mmf_invoke(mmf_get_attribute(cuda, "Device"), 1, Py_NewRef(ordinal), NULL);
     PyObject *none = mmf_invoke(mmf_attribute(device, "use"), 0, NULL, NULL);
     Py_XDECREF(none);
     return none ? 0 : -1;
@@ -49,7 +49,7 @@ static int use_device(PyObject *cuda, PyObject *ordinal)
 /* cupy.empty(shape, dtype) on the current device, its address into tensor->data. */
 static PyObject *new_array(PyObject *cupy, mmf_tensor *tensor)
 {
-    PyObject *empty = PyObject_GetAttrString(cupy, "empty");
+    PyObject *empty = mmf_get_attribute(cupy, "empty");
     PyObject *shape = empty ? mmf_shape_tuple(tensor->ndim, tensor->shape) : NULL;
     PyObject *dtype = shape ? dtype_object(tensor->dtype) : NULL;
     PyObject *array = mmf_invoke(empty, 2, shape, dtype);
@@ -65,7 +65,7 @@ static PyObject *new_array(PyObject *cupy, mmf_tensor *tensor)
 static PyObject *new_on_device(PyObject *cupy, PyObject *cuda, mmf_tensor *tensor)
 {
     PyObject *type, *value, *traceback, *array = NULL;
-    PyObject *runtime = PyObject_GetAttrString(cuda, "runtime");
+    PyObject *runtime = mmf_get_attribute(cuda, "runtime");
     PyObject *before = mmf_invoke(mmf_attribute(runtime, "getDevice"), 0, NULL, NULL);
     PyObject *wanted = before ? PyLong_FromLong(tensor->device.id) : NULL;
     int same = wanted ? PyObject_RichCompareBool(before, wanted, Py_EQ) : -1;
@@ -89,7 +89,7 @@ static mmf_status new_output(mmf_state *state, const mmf_import *a, mmf_tensor *
                              void *stream, mmf_output *output)
 {
     PyObject *cupy = PyImport_ImportModule("cupy");
-    PyObject *cuda = cupy ? PyObject_GetAttrString(cupy, "cuda") : NULL;
+    PyObject *cuda = cupy ? mmf_get_attribute(cupy, "cuda") : NULL;
     (void)state;
     (void)a;
     (void)stream; /* the library's own one; the caller orders the two */

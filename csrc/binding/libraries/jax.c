@@ -36,7 +36,7 @@ __attribute__((cold)) static mmf_status explain_failure(mmf_state *state, const 
     mmf_status status = MMF_PYTHON_ERROR;
     PyErr_Fetch(&type, &value, &traceback);
     PyObject *deleted =
-        mmf_invoke(PyObject_GetAttrString(import->object, "is_deleted"), 0, NULL, NULL);
+        mmf_invoke(mmf_get_attribute(import->object, "is_deleted"), 0, NULL, NULL);
     PyObject *dtype = mmf_attribute(Py_NewRef(import->object), "dtype");
     PyObject *string = dtype ? PyObject_Str(dtype) : NULL;
     if (deleted == Py_True)

@@ -3,6 +3,7 @@
 #include "binding/libraries/library.h"
 
 #include "binding/errors.h"
+#include "binding/objects.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +36,7 @@ static bool is_kind(const char *type, const kind *k)
 /* Would np.asarray() make an array of numbers of it? */
 static bool converts(PyObject *object)
 {
-    PyObject *method = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__array__");
+    PyObject *method = mmf_get_attribute((PyObject *)Py_TYPE(object), "__array__");
     PyErr_Clear(); /* lint: absence is an answer */
     Py_XDECREF(method);
     return method || PyList_Check(object) || PyTuple_Check(object) || PyObject_CheckBuffer(object);

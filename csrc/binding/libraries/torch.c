@@ -60,9 +60,9 @@ static mmf_status take_members(mmf_state *state, PyObject *base, PyObject *is_gr
 static mmf_status find_members(mmf_state *state)
 {
     PyObject *torch = mmf_imported_module("torch");
-    PyObject *core = torch ? PyObject_GetAttrString(torch, "_C") : NULL;
+    PyObject *core = torch ? mmf_get_attribute(torch, "_C") : NULL;
     PyObject *base = mmf_attribute(core, "TensorBase");
-    PyObject *is_grad_enabled = base ? PyObject_GetAttrString(torch, "is_grad_enabled") : NULL;
+    PyObject *is_grad_enabled = base ? mmf_get_attribute(torch, "is_grad_enabled") : NULL;
     mmf_status status =
         is_grad_enabled ? take_members(state, base, is_grad_enabled) : MMF_PYTHON_ERROR;
     Py_XDECREF(is_grad_enabled);
@@ -134,7 +134,7 @@ static mmf_status recognise(mmf_state *state, PyObject *object, const char *name
  * as false. */
 static bool has_attribute(PyObject *object, const char *attribute, const char *text)
 {
-    PyObject *value = PyObject_GetAttrString(object, attribute);
+    PyObject *value = mmf_get_attribute(object, attribute);
     PyObject *compared = value && text ? PyObject_Str(value) : NULL;
     bool result = value && (text ? compared && PyUnicode_CompareWithASCIIString(compared, text) == 0
                                  : PyObject_IsTrue(value) == 1);
@@ -297,7 +297,7 @@ static PyObject *stream_object(const mmf_stream *stream)
 static mmf_status record(const mmf_stream *stream, PyObject *tensor)
 {
     PyObject *object = stream_object(stream);
-    PyObject *method = object ? PyObject_GetAttrString(tensor, "record_stream") : NULL;
+    PyObject *method = object ? mmf_get_attribute(tensor, "record_stream") : NULL;
     PyObject *none = mmf_invoke(method, 1, object, NULL);
     Py_XDECREF(none);
     return none ? MMF_OK : MMF_PYTHON_ERROR;
