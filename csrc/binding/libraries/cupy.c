@@ -39,8 +39,7 @@ static PyObject *dtype_object(mmf_dtype dtype)
  * exception. */
 static int use_device(PyObject *cuda, PyObject *ordinal)
 {
-    PyObject *device =
-        mmf_invoke(mmf_get_attribute(cuda, "Device"), 1, Py_NewRef(ordinal), NULL);
+    PyObject *device = mmf_invoke(mmf_get_attribute(cuda, "Device"), 1, Py_NewRef(ordinal), NULL);
     PyObject *none = mmf_invoke(mmf_attribute(device, "use"), 0, NULL, NULL);
     Py_XDECREF(none);
     return none ? 0 : -1;

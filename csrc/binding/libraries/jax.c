@@ -35,8 +35,7 @@ __attribute__((cold)) static mmf_status explain_failure(mmf_state *state, const 
     char text[MMF_PRINTABLE] = "";
     mmf_status status = MMF_PYTHON_ERROR;
     PyErr_Fetch(&type, &value, &traceback);
-    PyObject *deleted =
-        mmf_invoke(mmf_get_attribute(import->object, "is_deleted"), 0, NULL, NULL);
+    PyObject *deleted = mmf_invoke(mmf_get_attribute(import->object, "is_deleted"), 0, NULL, NULL);
     PyObject *dtype = mmf_attribute(Py_NewRef(import->object), "dtype");
     PyObject *string = dtype ? PyObject_Str(dtype) : NULL;
     if (deleted == Py_True)
