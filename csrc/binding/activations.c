@@ -121,6 +121,8 @@ mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_te
     terms->activation = (uint8_t)id;
     terms->gate_layout = (uint8_t)(call.layout ? call.layout : said->layout);
     memcpy(terms->parameters, call.parameters, sizeof terms->parameters);
+    if (!mmf_activation_row_of(id)->parameter->name)
+        return MMF_OK; /* without parameters, as most calls */
     return mmf_activation_check(id, call.given, terms->parameters);
 }
 

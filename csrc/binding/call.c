@@ -26,15 +26,18 @@ static const mmf_name signature_names[ARG_COUNT] = {
 #undef MMF_ARGUMENT
 };
 
-/* The argument that an operand is passed as, -1 for the second stream of another. */
-static const int8_t argument_of[MMF_OPERANDS] = {
-#define ARGUMENT_ONE(id) ARG_##id
-#define ARGUMENT_GATE(id) ARG_##id
-#define ARGUMENT_UP(id) -1
-#define MMF_OPERAND(id, name, axes, access, dtypes, stream) ARGUMENT_##stream(id),
+/* The operands that are arguments of their own: A and B, then those of the epilogue. */
+static const struct {
+    uint8_t argument, operand;
+} passed[] = {
+#define PASSED_ONE(id) {ARG_##id, MMF_##id},
+#define PASSED_GATE(id) {ARG_##id, MMF_##id},
+#define PASSED_UP(id)
+#define MMF_OPERAND(id, name, axes, access, dtypes, stream) PASSED_##stream(id)
 #include "problem/operands.def"
 #undef MMF_OPERAND
 };
+enum { FIRST_OF_EPILOGUE = 2, PASSED = sizeof passed / sizeof *passed };
 
 static bool given(PyObject *value)
 {
@@ -198,9 +201,10 @@ static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf
 {
     mmf_call_add_import(call, values[ARG_A], "A", MMF_A);
     mmf_status status = add_weights(state, call, values[ARG_B]);
-    for (int i = MMF_B_UP + 1; !status && i < MMF_OPERANDS; i++)
-        if (argument_of[i] >= 0 && given(values[argument_of[i]]))
-            status = add_epilogue(state, call, values[argument_of[i]], (mmf_operand)i);
+    for (int i = FIRST_OF_EPILOGUE; !status && i < PASSED; i++)
+        if (given(values[passed[i].argument]))
+            status = add_epilogue(state, call, values[passed[i].argument],
+                                  (mmf_operand)passed[i].operand);
     if (status)
         return status;
     call->out = given(values[ARG_OUT]) ? values[ARG_OUT] : NULL;
