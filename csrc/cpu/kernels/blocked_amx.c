@@ -9,7 +9,8 @@
 #define MMF_GFLOPS 600 /* of a thread, 1024 x 1024 x 1024 on a Xeon with AMX */
 #define MMF_VECTOR_BYTES 64
 #define MMF_MR 32
-#define MMF_PLACED_MR 0 /* A is always packed */
+#define MMF_PLACED_MR 0 /* every strip is as high as a packed one */
+#define MMF_ROW_UNIT 16
 #define MMF_DEPTH_UNIT 32
 #define MMF_DEPTH(size) 1024
 #define MMF_CACHE_BLOCKS

@@ -1,0 +1,59 @@
+/* Pieces of 16 lines turned in registers, for AVX-512. Path of a call: packing (pack.inc,
+ * pack_pairs.inc) turns operands that are contiguous in k; the AMX row turns sums.
+ *
+ * Lines a multiple of 4 KiB apart share the few places of one set of the first cache: 64 bytes of a
+ * line are read at once, before another line takes its place. */
+#ifndef MMF_CPU_TURN_H
+#define MMF_CPU_TURN_H
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#include <stdint.h>
+
+/* lines[j]: 16 bytes of each of the lines j, j + 4, j + 8, j + 12; turned[i]: their element i of
+ * four bytes, of all 16 lines. */
+static inline __attribute__((always_inline)) void mmf_turn_quads(const __m512i *lines,
+                                                                 __m512i *turned)
+{
+    const __m512i low01 = _mm512_unpacklo_epi32(lines[0], lines[1]),
+                  low23 = _mm512_unpacklo_epi32(lines[2], lines[3]),
+                  high01 = _mm512_unpackhi_epi32(lines[0], lines[1]),
+                  high23 = _mm512_unpackhi_epi32(lines[2], lines[3]);
+    turned[0] = _mm512_unpacklo_epi64(low01, low23);
+    turned[1] = _mm512_unpackhi_epi64(low01, low23);
+    turned[2] = _mm512_unpacklo_epi64(high01, high23);
+    turned[3] = _mm512_unpackhi_epi64(high01, high23);
+}
+
+/* 16 * quads bytes of 16 lines, at[line] bytes from `from`: turned[i] is element i of four bytes of
+ * all lines. */
+static inline __attribute__((always_inline)) void
+mmf_turn_lines(const int quads, const char *from, const int64_t *at, __m512i *turned)
+{
+    __m512i lines[4][4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+#pragma GCC unroll 4
+        for (int q = 0; q < quads; q++)
+            lines[q][j] =
+                _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(from + at[j]) + q));
+#pragma GCC unroll 4
+        for (int q = 0; q < quads; q++)
+            lines[q][j] = _mm512_inserti32x4(
+                lines[q][j], _mm_loadu_si128((const __m128i *)(from + at[j + 4]) + q), 1);
+#pragma GCC unroll 4
+        for (int q = 0; q < quads; q++)
+            lines[q][j] = _mm512_inserti32x4(
+                lines[q][j], _mm_loadu_si128((const __m128i *)(from + at[j + 8]) + q), 2);
+#pragma GCC unroll 4
+        for (int q = 0; q < quads; q++)
+            lines[q][j] = _mm512_inserti32x4(
+                lines[q][j], _mm_loadu_si128((const __m128i *)(from + at[j + 12]) + q), 3);
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < quads; q++)
+        mmf_turn_quads(lines[q], turned + 4 * q);
+}
+#endif
+
+#endif
