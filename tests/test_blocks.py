@@ -75,6 +75,24 @@ def test_few_rows_of_a_weight_that_comes_from_memory(kernel, gate, dtype):
         check(got, A, B, bias, gate)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("k", [256, 300, 1056])
+@pytest.mark.parametrize("shape", [(9, 17), (33, 161), (70, 200), (128, 130)])
+@pytest.mark.parametrize("kernel", mf.info().kernels[:-1])
+def test_a_weight_stored_by_columns(kernel, shape, k, order):
+    """Its columns are packed whole, or are the rows of tiles; K ends within a tile or with one, in one piece or two."""
+    rows, columns = shape
+    A, B, bias = draw((rows, k), "bfloat16"), draw((columns, k), "bfloat16").T, draw(columns, "bfloat16")
+    out = np.full(shape, np.nan, dtype_of("bfloat16"), order=order)
+    with force_kernel(kernel):
+        try:
+            mf.matmul_fused(A, B, bias, "relu", out=out)
+        except NotImplementedError as refusal:
+            assert kernel not in KERNELS, "a row of this CPU takes the call"
+            pytest.skip(f"{kernel} ran nothing: {refusal}")
+    check(out, A, B, bias, "relu")
+
+
 OPERANDS = ("A", "bias", "C", "multiply", "preactivation", "out")
 
 
