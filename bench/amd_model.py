@@ -5,8 +5,10 @@
 The main loop, from the machine code (bench/amd_static.py finds it): q2 waves on a SIMD, q3 matrix cycles M of a wave in
 a turn, q4 = M / (4 n) for n instructions, q5 instructions beside each matrix instruction, q6 = LDS cycles / matrix
 cycles of a compute unit, q8 = the share of cycles in which the matrix cores are busy if two waves of a SIMD go through
-the phases between barriers in turns: a phase takes its issue, LDS or matrix cycles, whichever are most. Kernels whose
-waves do not take turns have no q8. q1: spills, scratch and accumulator moves.
+the phases of reading and of products in turns: a phase takes its issue, LDS or matrix cycles, whichever are most.
+Kernels without such phases have no q8. Tiles of 4 waves have the second wave of a SIMD in another workgroup, which no
+barrier keeps in turn. q9: the share in which the loads of the unit's tiles, with 44 KB on their way for 1000 cycles,
+keep up with the matrix cores. q1: spills, scratch and accumulator moves.
 
 From the simulator: wave instructions beside the loop over K for each 64 results, of 512 x 512 (bfloat16), that is what
 is left at K = 0 of the line through K = 256 and 1024; LDS conflicts of K = 1024. Needs what amd_static.py needs, and
@@ -30,6 +32,8 @@ DOCUMENT = Path(__file__).with_name("AMD_MODEL.md")
 PARTS = ("gfx942", "gfx950")
 READ_BYTES = {"gfx942": 128, "gfx950": 256}  # of LDS, a clock and compute unit
 WRITE_BYTES = 128  # assumed for both
+FLOPS = {"gfx942": 2048, "gfx950": 4096}  # of 16 bits, a clock and compute unit
+FLIGHT_BYTES, FLIGHT_CYCLES = 44 << 10, 1000  # of a compute unit's loads
 SIZE = 512
 EPILOGUES = {
     "none": {},
@@ -63,9 +67,10 @@ def matrix_cycles(body: list[Instruction]) -> int:
 def share_of_turns(arch: str, body: list[Instruction]) -> float:
     """q8: while one wave is in a phase, the other one is in the phase before."""
     phases: list[list[Instruction]] = [[]]
-    for instruction in body:
+    for instruction, after in zip(body, [*body[1:], body[0]], strict=True):
         phases[-1].append(instruction)
-        if instruction.name == "s_barrier":
+        products_end = instruction.text.startswith("s_setprio 0") and after.name != "s_barrier"
+        if instruction.name == "s_barrier" or products_end:
             phases.append([])
     phases[0] = phases.pop() + phases[0]
     times = []
@@ -77,6 +82,13 @@ def share_of_turns(arch: str, body: list[Instruction]) -> float:
     return 2 * matrix_cycles(body) / sum(max(t, times[i - 1]) for i, t in enumerate(times))
 
 
+def share_of_loads(arch: str, kernel: str) -> float:
+    """q9, for a step of k with one tile on the unit."""
+    m, n, k = (int(size) for size in re.search(r"_(\d+)x(\d+)x(\d+)_", kernel).groups())
+    cycles = 2 * m * n * k / FLOPS[arch]
+    return min(1.0, cycles * FLIGHT_BYTES / ((m + n) * k * 2 * FLIGHT_CYCLES))
+
+
 def loop_row(arch: str, kernel: str, image: bytes) -> list[str]:
     facts = amd_static.facts_of(arch, kernel, image)
     body = amd_static.hot_body(amd_static.code_of(arch, image))
@@ -85,12 +97,12 @@ def loop_row(arch: str, kernel: str, image: bytes) -> list[str]:
     return [
         arch, kernel, str(facts.spills + facts.scratch + facts.loop.units.get("moves", 0)), str(facts.waves_per_simd),
         str(cycles), f"{cycles / (4 * len(body)):.2f}", f"{(len(body) - matrix) / matrix:.2f}",
-        f"{lds_cycles(arch, body) / cycles:.2f}", turns,
+        f"{lds_cycles(arch, body) / cycles:.2f}", turns, f"{share_of_loads(arch, kernel):.3f}",
     ]  # fmt: skip
 
 
-def counted(family: str) -> None:
-    """In a process of its own, whose only device is the part: prints a line for NT and one for NN."""
+def counted(tile: str) -> None:
+    """In a process of its own, whose only device is the part: prints a line for NT, one for NN, if there is one."""
     import ml_dtypes
     import numpy as np
 
@@ -105,12 +117,14 @@ def counted(family: str) -> None:
         a, b, c = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((SIZE, k), (n, k), n))
         weight = device.array(b).mT if layout == "NT" else device.array(np.ascontiguousarray(b.T))
         device.report()
-        with force_kernel(family):
+        with force_kernel(f"{tile}_bf16_{layout.lower()}"):
             mf.matmul_fused(device.array(a), weight, device.array(c) if bias else None, activation)
         device.synchronize()
         return device.report().counters
 
     for layout in ("NT", "NN"):
+        if f"{tile}_bf16_{layout.lower()}" not in mf.info().gpu_kernels:
+            continue
         row, conflicts = [], 0
         for keywords in EPILOGUES.values():
             short, long = (counters(k, layout, **keywords) for k in (256, 1024))
@@ -120,7 +134,7 @@ def counted(family: str) -> None:
         print("|", " | ".join([layout, *row, str(conflicts)]), "|")
 
 
-def counts(arch: str, family: str) -> list[str]:
+def counts(arch: str, tile: str) -> list[str]:
     sys.path.insert(0, str(ROOT / "tests"))
     from hipsim.build import build
 
@@ -131,9 +145,9 @@ def counts(arch: str, family: str) -> list[str]:
         "HIPSIM_CHECK": "banks",
         "PYTHONPATH": str(ROOT / "tests"),
     }
-    command = [sys.executable, __file__, "--count", family]
+    command = [sys.executable, __file__, "--count", tile]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    return [f"| {arch} | {family} {line}" for line in done.stdout.splitlines()]
+    return [f"| {arch} | {tile} {line}" for line in done.stdout.splitlines()]
 
 
 def table(columns: tuple[str, ...], rows: list[str]) -> str:
@@ -144,8 +158,8 @@ def table(columns: tuple[str, ...], rows: list[str]) -> str:
 def document() -> str:
     objects = [one for one in amd_static.embedded() if one[0] in PARTS and re.search("mfma|pingpong", one[1])]
     loops = ["| " + " | ".join(loop_row(*one)) + " |" for one in objects]
-    families = sorted({(arch, re.split(r"_\d+x", kernel)[0]) for arch, kernel, _ in objects})
-    epilogues = [line for arch, family in families for line in counts(arch, family)]
+    tiles = sorted({(arch, kernel.rsplit("_", 2)[0]) for arch, kernel, _ in objects})
+    epilogues = [line for arch, tile in tiles for line in counts(arch, tile)]
     return f"""# The AMD matrix kernels, modelled
 
 Written by `python bench/amd_model.py --write`, whose head says what the columns are. Everything is modelled or counted
@@ -153,18 +167,18 @@ from the shipped machine code; nothing was timed, and no AMD GPU was used.
 
 ## Main loops
 
-{table(("arch", "kernel", "q1", "q2 waves", "q3 M", "q4 M/4n", "q5 other/M", "q6 LDS/M", "q8 busy"), loops)}
+{table(("arch", "kernel", "q1", "q2 waves", "q3 M", "q4 M/4n", "q5 other/M", "q6 LDS/M", "q8 busy", "q9 loads"), loops)}
 
 ## Wave instructions beside the loop over K for each 64 results, and LDS conflicts
 
-{table(("arch", "family", "layout", *EPILOGUES, "conflicts"), epilogues)}
+{table(("arch", "kernel", "layout", *EPILOGUES, "conflicts"), epilogues)}
 """
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help=f"write {DOCUMENT.name}, too")
-    parser.add_argument("--count", metavar="FAMILY", help=argparse.SUPPRESS)
+    parser.add_argument("--count", metavar="TILE", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.count:
         counted(options.count)

@@ -12,6 +12,7 @@ a small one; the full list is cut by the size of the products.
 import functools
 import math
 import os
+import re
 import zlib
 
 import numpy as np
@@ -26,11 +27,30 @@ from matmul_fused.testing.inputs import make_inputs
 from matmul_fused.testing.run import NumPyTransfer, call_arguments
 
 DEVICE = os.environ["MMF_TEST_DEVICE"]
-KERNELS = mf.info().kernels if DEVICE == "cpu" else families_for("cuda" if DEVICE == "stub" else DEVICE)
 SIMULATED = os.environ["MMF_TEST_SIMULATED"]  # the part, or ""
 SIMULATED_FLOPS = 2_000_000  # of a case of the full list: 85 % of the cases, about half an hour
 CHUNK = 150
 SHOWN = 5  # failures of a chunk that are shown in full
+
+
+def family_of(kernel):
+    return re.split(r"_\d+x", kernel)[0]
+
+
+def forced_kernels():
+    """What is forced, by the name that is shown: a family, and on a simulated GPU a family's tiles one by one."""
+    if DEVICE == "cpu":
+        return {name: name for name in mf.info().kernels}
+    families = families_for("cuda" if DEVICE == "stub" else DEVICE)
+    rows = [row for row in mf.info().gpu_kernels if family_of(row) in families] if SIMULATED else []
+    tiles = dict.fromkeys(row.rsplit("_", 2)[0] for row in rows)
+    return {tile: ", ".join(row for row in rows if row.startswith(f"{tile}_")) for tile in tiles} or {
+        family: family for family in families
+    }
+
+
+ROWS = forced_kernels()
+KERNELS = [*ROWS]
 
 
 @functools.cache
@@ -56,22 +76,25 @@ def every_case():
 def takes(kernel, case):
     try:
         arguments, _ = call_arguments(make_inputs(case, 0), transfer(), mf)
-        with force_kernel(kernel):
+        with force_kernel(ROWS[kernel]):
             mf.explain(**arguments)
     except NotImplementedError:
         return False
     return True
 
 
-def runs_of_the_sample(seed):
+def runs_of_the_sample(seed, full):
     """(case, row to force or None) of test_sample."""
     if SIMULATED:
         rows = [(case, None) for case in runnable(covering_sample(seed, 1))]
     else:
         rows = [(case, kernel) for case in sample(seed) for kernel in (None, *KERNELS)]
     for kernel in () if DEVICE in ("cpu", "stub") else KERNELS:
-        cases = gpu_sample(kernel, seed + zlib.crc32(DEVICE.encode()))  # other cases on other parts
-        plain = Case(16, 16, 16, dtype=cases[0].dtype)
+        tiles = [other for other in KERNELS if family_of(other) == family_of(kernel)]
+        cases = gpu_sample(family_of(kernel), seed + zlib.crc32(DEVICE.encode()))  # other cases on other parts
+        if not full:  # among the family's tiles
+            cases = cases[tiles.index(kernel) :: len(tiles)]
+        plain = Case(16, 16, 16, dtype=cases[0].dtype, layout="NT")
         rows += [(case, kernel) for case in (cases if takes(kernel, plain) else [plain])]
     return rows
 
@@ -88,7 +111,7 @@ def pytest_generate_tests(metafunc):
         chunks = [range(i, min(i + CHUNK, count)) for i in range(0, count, CHUNK)]
         metafunc.parametrize("chunk", chunks, ids=[f"{c.start}-{c.stop - 1}" for c in chunks])
     elif "case" in metafunc.fixturenames:
-        rows = runs_of_the_sample(config.mmf_seed)
+        rows = runs_of_the_sample(config.mmf_seed, config.getoption("full"))
         ids = [f"{kernel or 'chosen'}-{case.id}" for case, kernel in rows]
         metafunc.parametrize(("case", "kernel"), rows, ids=ids)
 
@@ -97,7 +120,7 @@ def run_or_refuse(case, seed, kernel):
     """Run the case. The figures, or None if the forced row refused it, and rightly so."""
     text = None
     try:
-        outcome = run_case(case, seed, kernel=kernel, xp=transfer())
+        outcome = run_case(case, seed, kernel=kernel and ROWS[kernel], xp=transfer())
     except NotImplementedError as error:
         if kernel is None:
             raise
@@ -115,11 +138,11 @@ def run_or_refuse(case, seed, kernel):
 
 
 def refusal(case, seed, kernel):
-    """The reasons that explain gives for the refusal of a case by all kernels of a family."""
+    """The reasons that explain gives for the refusal of a case by all that was forced."""
     arguments, _ = call_arguments(make_inputs(case, seed), transfer(), mf)
     explanation = mf.explain(**arguments)
-    assert explanation.family != kernel, f"{kernel} refuses the case when forced, yet the plan chooses it"
-    rows = [row for row in explanation.candidates if row.family == kernel]
+    forced = ROWS[kernel].split(", ")
+    rows = [row for row in explanation.candidates if row.family in forced or row.name in forced]
     assert all(row.reason for row in rows), f"{kernel} refuses the case when forced, yet explain lists it"
     return sorted({row.reason for row in rows})
 

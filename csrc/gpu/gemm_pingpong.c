@@ -1,6 +1,6 @@
-/* The families gemm_pingpong (gfx950) and gemm_pingpong_staged (gfx942): matrix cores, large tiles,
- * whole chunks of 16 bytes. Path of a call: asked by the plan; run() ends in launch_plan.c. */
-#include "gpu/gemm.h"
+/* The families gemm_pingpong (gfx950) and gemm_pingpong_staged (gfx942): matrix cores, whole
+ * chunks of 16 bytes. Path of a call: asked by the plan; run() ends in launch_plan.c. */
+#include "gpu/amd_tiles.h"
 
 #include <stdio.h>
 
@@ -58,9 +58,13 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
     return fits;
 }
 
-/* Of a compute unit, beside gemm_mfma's figure: as the loads of a tile of 256 x 256 and of one of
- * 128 x 128 let the matrix cores run. Modelled, not measured. */
-enum { GFLOPS = 2050 };
+/* The instructions between the products of two waves: bench/AMD_MODEL.md. */
+enum { IDLE = 12 };
+
+static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+{
+    mmf_amd_tiles_work(IDLE, kernel, p, w);
+}
 
 const mmf_family mmf_gpu_pingpong = {
     .name = "gemm_pingpong",
@@ -70,7 +74,8 @@ const mmf_family mmf_gpu_pingpong = {
     .configure = mmf_gpu_gemm_configure,
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = true,
-    .gflops_float = GFLOPS,
+    .work = work,
+    .gflops_float = MMF_AMD_GFLOPS,
 };
 
 const mmf_family mmf_gpu_pingpong_staged = {
@@ -81,5 +86,6 @@ const mmf_family mmf_gpu_pingpong_staged = {
     .configure = mmf_gpu_gemm_configure,
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = true,
-    .gflops_float = GFLOPS,
+    .work = work,
+    .gflops_float = MMF_AMD_GFLOPS,
 };

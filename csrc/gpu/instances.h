@@ -59,7 +59,7 @@ extern const mmf_gpu_instance mmf_gpu_instances[MMF_GPU_INSTANCES];
 
 extern const mmf_family mmf_gpu_simt;            /* any layout, any dtype, any GPU */
 extern const mmf_family mmf_gpu_simt_splitk;     /* the same, for few tiles and a long K */
-extern const mmf_family mmf_gpu_pingpong;        /* matrix cores of gfx950, tiles of 256 x 256 */
+extern const mmf_family mmf_gpu_pingpong;        /* matrix cores of gfx950, whole chunks */
 extern const mmf_family mmf_gpu_pingpong_staged; /* the same of gfx942 */
 extern const mmf_family mmf_gpu_mfma;  /* matrix cores of gfx942 and gfx950; float16, bfloat16 */
 extern const mmf_family mmf_gpu_wgmma; /* matrix instructions of sm_90a; float16, bfloat16 */

@@ -8,14 +8,15 @@
 #include "gpu/kernels/common/epilogue_general.h"
 #include "gpu/kernels/common/epilogue_registers.h"
 
-/* A wave's sums, Blocks x COLUMN_BLOCKS blocks of 16 x 16: 64 rows in each of Blocks / 4 parts of
- * the tile, and 32 columns in each half of it (gated: of gate and up). Swapped: in lanes 16 to 31
- * and 48 to 63 the two blocks of 32 columns have changed places. */
-template <class Row, int Blocks, bool Swapped> struct wave_sums {
+/* A wave's sums, Blocks x COLUMN_BLOCKS blocks of 16 x 16: PartBlocks blocks of rows in each of
+ * Blocks / PartBlocks parts of the tile, and 32 columns in each half of it (gated: of gate and up).
+ * Swapped: in lanes 16 to 31 and 48 to 63 the two blocks of 32 columns have changed places. */
+template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums {
     enum {
         COLUMN_BLOCKS = 4,
-        PART_ROWS = Row::tile_m / (Blocks / 4),
-        WAVES_M = PART_ROWS / 64,
+        PART_ROWS = Row::tile_m / (Blocks / PartBlocks),
+        WAVE_ROWS = PartBlocks * 16, /* in a part */
+        WAVES_M = PART_ROWS / WAVE_ROWS,
         PITCH = Row::tile_n + 4, /* floats of a line of sums in shared memory */
         BAND = WAVES_M * 16,     /* lines of sums that the general epilogue takes at once */
     };
@@ -26,7 +27,7 @@ template <class Row, int Blocks, bool Swapped> struct wave_sums {
     /* Row i of a thread's runs below its first. */
     static __attribute__((device, always_inline)) constexpr int step(int i)
     {
-        return i / 4 * PART_ROWS + block_line(i % 4);
+        return i / PartBlocks * PART_ROWS + block_line(i % PartBlocks);
     }
 
     /* The second half of a run before the first, where they are swapped. */
@@ -92,7 +93,7 @@ template <class Row, int Blocks, bool Swapped> struct wave_sums {
 
         __attribute__((device, always_inline)) int row(int line) const
         {
-            return line / 16 * 64 + step(index) + lane_line(line % 16);
+            return line / 16 * WAVE_ROWS + step(index) + lane_line(line % 16);
         }
     };
 
@@ -134,7 +135,7 @@ template <class Row, int Blocks, bool Swapped> struct wave_sums {
     {
         const int lane = thread_id() & 63, n = wave_n * 32 + lane / 16 * 8;
         if (in_registers<Parts>(args))
-            finish_in_registers<Parts>(args, t, wave_m * 64 + lane_line(lane & 15), n);
+            finish_in_registers<Parts>(args, t, wave_m * WAVE_ROWS + lane_line(lane & 15), n);
         else
             finish_in_bands(read_again(args), t, (float *)shared, wave_m * 16 + (lane & 15), n);
     }

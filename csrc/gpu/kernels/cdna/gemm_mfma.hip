@@ -123,7 +123,7 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
 {
     MMF_SHARED static char shared[row::lds];
     const unsigned wave = (unsigned)__builtin_amdgcn_readfirstlane(thread_id() >> 6);
-    wave_sums<row, BLOCKS, false> sums = {};
+    wave_sums<row, BLOCKS, BLOCKS, false> sums = {};
     find_products(read_again(args), tile_of_workgroup<row>(read_again(args), shared), shared, wave,
                   sums.sum);
     barrier();

@@ -1,7 +1,7 @@
-/* Matrix cores of CDNA4 (gfx950), tiles of 256 x 256: A and B go straight from memory to LDS, 16
- * bytes a lane, while products are summed. float16 and bfloat16, float sums; all lines are whole
- * chunks of 16 bytes. pingpong.h has the schedule.
- * Path of a call: chosen for large M and N; launched by gpu/launch_plan.c.
+/* Matrix cores of CDNA4 (gfx950), tiles of 128 or 256 rows and columns: A and B go straight from
+ * memory to LDS, 16 bytes a lane, while products are summed. float16 and bfloat16, float sums; all
+ * lines are whole chunks of 16 bytes. pingpong.h has the schedule. Path of a call: chosen for large
+ * M and N; launched by gpu/launch_plan.c.
  *
  * LDS holds two steps of k, the stages. What a phase loads was read for the last time in the phase
  * of reading before it:
@@ -11,40 +11,49 @@
 #include "gpu/kernels/cdna/pingpong.h"
 
 enum {
-    STAGE_BYTES = 2 * B_LINES,
+    STAGE_BYTES = B_LINES + 2 * B_HALF,
     STAGES = 2,
-    ROW_BYTES = HALF * 2, /* of a k of half of B whose lines run across k */
-    AHEAD = 8, /* a thread's loads that may be under way when a phase ends: those of the last two */
+    ROW_BYTES = HALF_N * 2,      /* of a k of half of B whose lines run across k */
+    ROW_CHUNKS = ROW_BYTES / 16, /* in it */
+    /* A thread's loads that may be under way when a phase ends: those of the last two. */
+    AHEAD = A_LOADS + REST_LOADS,
 };
 static_assert(row::lds == STAGES * STAGE_BYTES + TILE_BYTES, "kernels.def");
 
-/* A thread's chunks of rows of B, which are lines across k: of rows thread / 16 and + 32 of a step,
- * so placed that read_rows() meets no bank twice. */
+/* A thread's chunks of rows of B, which are lines across k: of rows thread / ROW_CHUNKS of a step
+ * and as many as the threads load at once further on, so placed that column_places meets no bank
+ * twice: of 256 bytes of banks a row fills all, or half. */
 struct row_chunks {
+    enum { ROWS = row::threads / ROW_CHUNKS };
+
     static __attribute__((device, always_inline)) unsigned swizzle_row(unsigned k)
     {
-        return (k & 1) | (k >> 1 & 1) << 2 | (k >> 3 & 1) << 3;
+        return ROW_CHUNKS == 16 ? (k & 1) | (k >> 1 & 1) << 2 | (k >> 3 & 1) << 3
+                                : (k >> 1 & 1) | (k >> 3 & 1) << 2;
     }
 
     static __attribute__((device, always_inline)) int line(int)
     {
-        return (int)((thread_id() & 15) ^ swizzle_row(thread_id() >> 4)) * 8;
+        const unsigned thread = thread_id();
+        return (int)(thread % ROW_CHUNKS ^ swizzle_row(thread / ROW_CHUNKS)) * 8;
     }
 
     static __attribute__((device, always_inline)) int k(int load)
     {
-        return (thread_id() >> 4) + load * 32;
+        return (int)((unsigned)thread_id() / ROW_CHUNKS) + load * ROWS;
     }
 };
+static_assert(ROW_CHUNKS == 8 || ROW_CHUNKS == 16, "swizzle_row()");
 
-/* Loads of A or B. to: where those of this wave go, in stage 0. */
-template <bool AlongK, class Chunks> struct loads {
-    half_tile<AlongK> of[2];
-    unsigned offset[2][LOADS];
+/* Loads of A or B: Loads of a thread from each half of Half lines. to: where those of this wave go,
+ * in stage 0. */
+template <bool AlongK, int Half, int Loads, class Chunks> struct loads {
+    half_tile<AlongK, Half> of[2];
+    unsigned offset[2][Loads];
     local to;
 
     __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
-                                                      const int operands[2], long long first,
+                                                      const halves &operands, long long first,
                                                       int count, local lines, int wave)
     {
         to = lines + wave * 1024;
@@ -52,14 +61,14 @@ template <bool AlongK, class Chunks> struct loads {
         for (int h = 0; h < 2; h++) {
             of[h].start(args, t, h, operands, first, count);
             MMF_UNROLL
-            for (int i = 0; i < LOADS; i++)
+            for (int i = 0; i < Loads; i++)
                 offset[h][i] = of[h].offset(Chunks::line(i), Chunks::k(i));
         }
     }
 
     __attribute__((device, always_inline)) static constexpr int place(int stage, int h, int i)
     {
-        return stage * STAGE_BYTES + h * HALF_BYTES + i * LOAD_BYTES;
+        return stage * STAGE_BYTES + h * Half * LINE + i * LOAD_BYTES;
     }
 
     __attribute__((device, always_inline)) void load(int stage, int h, int i, unsigned k_at) const
@@ -69,22 +78,29 @@ template <bool AlongK, class Chunks> struct loads {
                                                  (int)offset[h][i], (int)k_at, 0, 0);
     }
 
-    /* To stage 0, as far as k goes. */
-    __attribute__((device, always_inline)) void load_cut(int h, unsigned k_at, int left) const
+    /* Halves first to last, to stage 0, as far as k goes. */
+    __attribute__((device, always_inline)) void load_cut(int first, int last, unsigned k_at,
+                                                         int left) const
     {
         MMF_UNROLL
-        for (int i = 0; i < LOADS; i++) {
-            if (Chunks::k(i) < left)
+        for (int i = 0; i < Loads; i++) {
+            if (Chunks::k(i) >= left)
+                continue;
+            MMF_UNROLL
+            for (int h = first; h <= last; h++)
                 load(0, h, i, k_at);
         }
     }
 
     /* Zeros in stage 0 beyond k: what a load writes for a lane without an address is not known. */
-    __attribute__((device, always_inline)) void clear_cut(int h, int left) const
+    __attribute__((device, always_inline)) void clear_cut(int left) const
     {
         MMF_UNROLL
-        for (int i = 0; i < LOADS; i++) {
-            if (Chunks::k(i) >= left)
+        for (int i = 0; i < Loads; i++) {
+            if (Chunks::k(i) < left)
+                continue;
+            MMF_UNROLL
+            for (int h = 0; h < 2; h++)
                 *(MMF_LOCAL chunk *)(to + place(0, h, i) + (thread_id() & 63) * 16) = chunk(0);
         }
     }
@@ -92,7 +108,7 @@ template <bool AlongK, class Chunks> struct loads {
     __attribute__((device, always_inline)) void load_all(int stage, int h, unsigned k_at) const
     {
         MMF_UNROLL
-        for (int i = 0; i < LOADS; i++)
+        for (int i = 0; i < Loads; i++)
             load(stage, h, i, k_at);
     }
 };
@@ -109,7 +125,7 @@ template <bool AlongK> struct column_places {
     template <int Half, int K>
     __attribute__((device, always_inline)) chunk read(local lines, int j) const
     {
-        return of.read(lines, K, Half * HALF + block_line(j));
+        return of.read(lines, K, Half * HALF_N + block_line(j));
     }
 };
 
@@ -140,18 +156,18 @@ template <> struct column_places<false> {
         const unsigned from = (unsigned)(unsigned long long)(lines + at[j]);
         asm volatile("ds_read_b64_tr_b16 %0, %1 offset:%2"
                      : "=v"(part[0])
-                     : "v"(from), "i"(Half * HALF_BYTES + K * 32 * ROW_BYTES));
+                     : "v"(from), "i"(Half * B_HALF + K * 32 * ROW_BYTES));
         asm volatile("ds_read_b64_tr_b16 %0, %1 offset:%2"
                      : "=v"(part[1])
-                     : "v"(from), "i"(Half * HALF_BYTES + (K * 32 + 4) * ROW_BYTES));
+                     : "v"(from), "i"(Half * B_HALF + (K * 32 + 4) * ROW_BYTES));
         return __builtin_shufflevector(part[0], part[1], 0, 1, 2, 3);
     }
 };
 
 /* What a wave knows in the main loop. */
 struct main_loop : wave_products<!B_ALONG_K> {
-    loads<true, line_chunks> a_loads;
-    loads<B_ALONG_K, typename choose<B_ALONG_K, line_chunks, row_chunks>::type> b_loads;
+    loads<true, HALF_M, A_LOADS, line_chunks> a_loads;
+    loads<B_ALONG_K, HALF_N, B_LOADS, choose<B_ALONG_K, line_chunks, row_chunks>::type> b_loads;
     local lines;
     fragment_places<true> a_places[STAGES];
     column_places<B_ALONG_K> b_places[STAGES];
@@ -159,7 +175,7 @@ struct main_loop : wave_products<!B_ALONG_K> {
     template <int Stage> __attribute__((device, always_inline)) void read_a(int h, int i)
     {
         const int k = i / HALF_BLOCKS, n = i % HALF_BLOCKS;
-        a[k][n] = a_places[Stage].read(lines, k, h * HALF + block_line(n));
+        a[k][n] = a_places[Stage].read(lines, k, h * HALF_M + block_line(n));
     }
 
     /* A load sets M0, after which an instruction must come between: it follows a read. */
@@ -168,7 +184,7 @@ struct main_loop : wave_products<!B_ALONG_K> {
         MMF_UNROLL
         for (int i = 0; i < 2 * HALF_BLOCKS; i++) {
             read_a<Stage>(0, i);
-            if (i < LOADS) {
+            if (i < A_LOADS) {
                 a_loads.load(1 - Stage, 1, i, a_at);
                 keep_order();
             }
@@ -188,13 +204,15 @@ struct main_loop : wave_products<!B_ALONG_K> {
     __attribute__((device, always_inline)) void read_second_half(unsigned a_at, unsigned b_at)
     {
         MMF_UNROLL
-        for (int i = 0; i < 2 * HALF_BLOCKS; i++) {
-            read_a<Stage>(1, i);
-            if (i < LOADS)
+        for (int i = 0; i < 2 * HALF_BLOCKS || i < REST_LOADS; i++) {
+            const int of_b = i - A_LOADS;
+            if (i < 2 * HALF_BLOCKS)
+                read_a<Stage>(1, i);
+            if (i < A_LOADS)
                 a_loads.load(Stage, 0, i, a_at);
-            else if (i < 3 * LOADS)
-                b_loads.load(Stage, i / LOADS - 1, i % LOADS, b_at);
-            if (i < 3 * LOADS)
+            else if (i < REST_LOADS)
+                b_loads.load(Stage, of_b / B_LOADS, of_b % B_LOADS, b_at);
+            if (i < REST_LOADS)
                 keep_order();
         }
         wait_until<AHEAD, 0>();
@@ -213,15 +231,11 @@ struct main_loop : wave_products<!B_ALONG_K> {
     /* The last step of k, to stage 0. */
     __attribute__((device, always_inline)) void load_cut(const step_offsets &next)
     {
-        MMF_UNROLL
-        for (int h = 0; h < 2; h++) {
-            a_loads.clear_cut(h, next.left);
-            b_loads.clear_cut(h, next.left);
-        }
-        a_loads.load_cut(0, next.of_a.cut, next.left);
-        b_loads.load_cut(0, next.b().cut, next.left);
-        b_loads.load_cut(1, next.b().cut, next.left);
-        a_loads.load_cut(1, next.of_a.cut, next.left);
+        a_loads.clear_cut(next.left);
+        b_loads.clear_cut(next.left);
+        a_loads.load_cut(0, 0, next.of_a.cut, next.left);
+        b_loads.load_cut(0, 1, next.b().cut, next.left);
+        a_loads.load_cut(1, 1, next.of_a.cut, next.left);
     }
 
     __attribute__((device, always_inline)) void run(unsigned k_end, bool late)
@@ -242,7 +256,7 @@ struct main_loop : wave_products<!B_ALONG_K> {
         this->clear();
         wait_until<AHEAD, 0>();
         meet();
-        if (late)
+        if (TURNS && late)
             meet();
         MMF_ROLLED
         for (unsigned pairs = next.steps / 2; pairs; pairs--) {
@@ -251,7 +265,7 @@ struct main_loop : wave_products<!B_ALONG_K> {
         }
         if (next.steps % 2)
             step_k<0>(next);
-        if (!late)
+        if (TURNS && !late)
             meet();
         wait_until<0, 0>(); /* a wave that is gone must not be written for */
     }
@@ -264,17 +278,17 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
     const tile t = tile_of_workgroup<row>(args, shared);
     main_loop loop;
     loop.lines = (local)shared;
-    const int of_a[] = {MMF_GEMM_A, MMF_GEMM_A};
-    const int of_b[] = {MMF_GEMM_B, args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B};
+    const halves of_a = {MMF_GEMM_A, MMF_GEMM_A};
+    const halves of_b = {MMF_GEMM_B, args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B};
     loop.a_loads.start(args, t, of_a, t.m0, t.rows, loop.lines, wave);
     loop.b_loads.start(args, t, of_b, t.n0, t.cols, loop.lines + B_LINES, wave);
     MMF_UNROLL
     for (int stage = 0; stage < STAGES; stage++) {
-        loop.a_places[stage].start(stage * STAGE_BYTES, wave / 4 * 64);
-        loop.b_places[stage].start(stage * STAGE_BYTES + B_LINES, wave % 4 * 32);
+        loop.a_places[stage].start(stage * STAGE_BYTES, wave / WAVES_N * HALF_ROWS);
+        loop.b_places[stage].start(stage * STAGE_BYTES + B_LINES, wave % WAVES_N * 32);
     }
     loop.run((unsigned)args.k, wave / 4);
     if (!loop.in_registers<1>(args))
         barrier();
-    loop.finish<1>(read_again(args), t, shared, wave / 4, wave % 4);
+    loop.finish<1>(read_again(args), t, shared, wave / WAVES_N, wave % WAVES_N);
 }

@@ -1,7 +1,7 @@
-/* Matrix cores of CDNA3 (gfx942), tiles of 256 x 256: A and B go through registers to LDS while
- * products are summed. float16 and bfloat16, float sums; all lines are whole chunks of 16 bytes.
- * pingpong.h has the schedule.
- * Path of a call: chosen for large M and N; launched by gpu/launch_plan.c.
+/* Matrix cores of CDNA3 (gfx942), tiles of 128 or 256 rows and columns: A and B go through
+ * registers to LDS while products are summed. float16 and bfloat16, float sums; all lines are whole
+ * chunks of 16 bytes. pingpong.h has the schedule. Path of a call: chosen for large M and N;
+ * launched by gpu/launch_plan.c.
  *
  * LDS holds one step of k. A phase of reading also writes what the next one reads, and loads the
  * same for the step after it:
@@ -11,19 +11,18 @@
 #include "gpu/kernels/cdna/carrier.h"
 #include "gpu/kernels/cdna/pingpong.h"
 
-static_assert(row::lds == 2 * B_LINES, "kernels.def");
+static_assert(row::lds == B_LINES + 2 * B_HALF, "kernels.def");
 
-enum { A_LOADS = LOADS, REST_LOADS = 3 * LOADS }; /* of A's second half; of A's first half and B */
-
-/* Chunks of lines along k on their way: from one half, to `at` in shared memory. */
-struct staged_lines {
-    half_tile<true> of[2];
-    unsigned offset[2][LOADS];
-    chunk next[2][LOADS];
+/* Chunks of lines along k on their way: Loads of a thread from each half of Half lines, to `at` in
+ * shared memory. */
+template <int Half, int Loads> struct staged_lines {
+    half_tile<true, Half> of[2];
+    unsigned offset[2][Loads];
+    chunk next[2][Loads];
     unsigned at;
 
     __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
-                                                      const int operands[2], long long first,
+                                                      const halves &operands, long long first,
                                                       int count, unsigned begin)
     {
         at = begin + thread_id() * 16;
@@ -31,7 +30,7 @@ struct staged_lines {
         for (int h = 0; h < 2; h++) {
             of[h].start(args, t, h, operands, first, count);
             MMF_UNROLL
-            for (int i = 0; i < LOADS; i++)
+            for (int i = 0; i < Loads; i++)
                 offset[h][i] = of[h].offset(line_chunks::line(i), line_chunks::k(i));
         }
     }
@@ -39,7 +38,7 @@ struct staged_lines {
     __attribute__((device, always_inline)) void fetch(int h, unsigned k_at)
     {
         MMF_UNROLL
-        for (int i = 0; i < LOADS; i++)
+        for (int i = 0; i < Loads; i++)
             next[h][i] = load_chunk<true>(of[h].memory, offset[h][i], k_at);
     }
 
@@ -52,7 +51,7 @@ struct staged_lines {
     __attribute__((device, always_inline)) void fetch_cut(int h, unsigned k_at, int left)
     {
         MMF_UNROLL
-        for (int i = 0; i < LOADS; i++) {
+        for (int i = 0; i < Loads; i++) {
             const bool inside = line_chunks::k(i) < left;
             next[h][i] = load_chunk<true>(of[h].memory, inside ? offset[h][i] + k_at : NOWHERE, 0);
         }
@@ -61,8 +60,8 @@ struct staged_lines {
     __attribute__((device, always_inline)) void put(local lines, int h) const
     {
         MMF_UNROLL
-        for (int i = 0; i < LOADS; i++)
-            *(MMF_LOCAL chunk *)(lines + (at + h * HALF_BYTES + i * LOAD_BYTES)) = next[h][i];
+        for (int i = 0; i < Loads; i++)
+            *(MMF_LOCAL chunk *)(lines + (at + h * Half * LINE + i * LOAD_BYTES)) = next[h][i];
     }
 
     __attribute__((device, always_inline)) void fetch_all(unsigned k_at)
@@ -87,17 +86,18 @@ struct staged_lines {
 /* Rows of B, which are lines across k, on their way: as the carrier for such lines does it, with
  * addresses that are always inside. */
 struct staged_rows {
-    half_tile<false> of;
+    static_assert(B_ALONG_K || transposer::LOADS == 2 * B_LOADS, "four k of eight lines a thread");
+    half_tile<false, HALF_N> of;
     unsigned offset[transposer::LOADS], begin;
     transposer chunks;
 
     __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
-                                                      const int operands[2], long long first,
+                                                      const halves &operands, long long first,
                                                       int count, unsigned from)
     {
         of.start(args, t, transposer::half(), operands, first, count);
         begin = from;
-        chunks.start(HALF);
+        chunks.start(HALF_N);
         MMF_UNROLL
         for (int i = 0; i < transposer::LOADS; i++)
             offset[i] = of.offset((int)transposer::first_line(), (int)transposer::first_k() + i);
@@ -132,8 +132,8 @@ struct staged_rows {
 
 /* What a wave knows in the main loop. */
 struct main_loop : wave_products<false> {
-    staged_lines a_chunks;
-    choose<B_ALONG_K, staged_lines, staged_rows>::type b_chunks;
+    staged_lines<HALF_M, A_LOADS> a_chunks;
+    choose<B_ALONG_K, staged_lines<HALF_N, B_LOADS>, staged_rows>::type b_chunks;
     local lines;
     fragment_places<true> a_places;
     fragment_places<B_ALONG_K> b_places;
@@ -143,7 +143,7 @@ struct main_loop : wave_products<false> {
         MMF_UNROLL
         for (int i = 0; i < 2 * HALF_BLOCKS; i++) {
             const int k = i / HALF_BLOCKS, n = i % HALF_BLOCKS;
-            a[k][n] = a_places.read(lines, k, h * HALF + block_line(n));
+            a[k][n] = a_places.read(lines, k, h * HALF_M + block_line(n));
         }
     }
 
@@ -152,7 +152,7 @@ struct main_loop : wave_products<false> {
         MMF_UNROLL
         for (int i = 0; i < 8; i++)
             b[i / 4][i / 2 % 2][i % 2] =
-                b_places.read(lines, i / 2 % 2, i / 4 * HALF + block_line(i % 2));
+                b_places.read(lines, i / 2 % 2, i / 4 * HALF_N + block_line(i % 2));
     }
 
     /* Memory holds A's first half, B on. */
@@ -183,7 +183,7 @@ struct main_loop : wave_products<false> {
         fetch_rest(next);
         wait_until<ANY_MEMORY, 0>();
         meet();
-        if (late)
+        if (TURNS && late)
             meet();
         MMF_ROLLED
         for (unsigned left = next.steps; left; left--) {
@@ -206,7 +206,7 @@ struct main_loop : wave_products<false> {
             meet();
             this->template multiply_half<1>();
         }
-        if (!late)
+        if (TURNS && !late)
             meet();
         wait_until<0, ANY_SHARED>(); /* for what was loaded once more: the registers are free */
     }
@@ -220,16 +220,16 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
     {
         const tile t = tile_of_workgroup<row>(args, shared);
         loop.lines = (local)shared;
-        const int of_a[] = {MMF_GEMM_A, MMF_GEMM_A};
-        const int of_b[] = {MMF_GEMM_B, args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B};
+        const halves of_a = {MMF_GEMM_A, MMF_GEMM_A};
+        const halves of_b = {MMF_GEMM_B, args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B};
         loop.a_chunks.start(args, t, of_a, t.m0, t.rows, 0);
         loop.b_chunks.start(args, t, of_b, t.n0, t.cols, B_LINES);
         barrier(); /* the first step lies where the matrices do */
     }
-    loop.a_places.start(0, wave / 4 * 64);
-    loop.b_places.start(B_LINES, wave % 4 * 32);
+    loop.a_places.start(0, wave / WAVES_N * HALF_ROWS);
+    loop.b_places.start(B_LINES, wave % WAVES_N * 32);
     loop.run((unsigned)args.k, wave / 4);
     barrier();
     const tile t = tile_of_workgroup<row>(read_again(args), shared);
-    loop.finish<1>(read_again(args), t, shared, wave / 4, wave % 4);
+    loop.finish<1>(read_again(args), t, shared, wave / WAVES_N, wave % WAVES_N);
 }

@@ -2,15 +2,17 @@
  * fragments and products, and the frame of a phase. Path of a call: the main loops of gemm_pingpong
  * and gemm_pingpong_staged.
  *
- * A tile has 256 x 256 sums and 8 waves, of which wave (i, j) of 2 x 4 has 64 rows in each half of
- * the tile's rows and 32 columns in each half of its columns (gated: of gate and up). Two waves
- * share a SIMD. Waves 4 to 7 run one phase behind the others, so that one of the two multiplies
- * while the other one reads and loads. A step of k is four phases, with a barrier after each:
+ * A wave has HALF_ROWS rows in each half of the tile's rows (64 of a tile of 256 x 256, else 32)
+ * and 32 columns in each half of its columns (gated: of gate and up). A step of k is four phases:
  *
- *     read the first half of A, and B        32 columns x 2 of B, 64 rows of A
- *     multiply                               which fills the matrix cores
- *     read the second half of A
- *     multiply
+ *     read the first half of A, and B        barrier
+ *     multiply                               barrier
+ *     read the second half of A              barrier
+ *     multiply                               barrier
+ *
+ * Two waves share a SIMD, of which one multiplies while the other one reads and loads. Of 8 waves
+ * (TURNS) those from 4 on therefore run one phase behind the others. 4 waves are half of what a
+ * compute unit holds: the other one is of another workgroup, and no barrier follows a product.
  *
  * The last step of k comes first: it alone may be cut, and needs masks. After the last step the one
  * before is loaded once more, rather than branch. */
@@ -22,18 +24,29 @@
 typedef this_row row;
 
 enum {
-    HALF = 128,               /* lines of half a tile */
-    HALF_BYTES = HALF * LINE, /* in shared memory: both halves of A, then those of B */
-    B_LINES = 2 * HALF_BYTES,
-    LOADS = 2,             /* of a thread from half a tile */
-    LOAD_BYTES = 512 * 16, /* that all threads load at once */
-    ROW_BLOCKS = 8,        /* of a wave's sums */
-    HALF_BLOCKS = 4,       /* of its rows in half a tile */
+    HALF_M = row::tile_m / 2, /* lines of half a tile: of A, and */
+    HALF_N = row::tile_n / 2, /* of B */
+    A_HALF = HALF_M * LINE,   /* bytes in shared memory: both halves of A, then those of B */
+    B_HALF = HALF_N * LINE,
+    B_LINES = 2 * A_HALF,
+    TURNS = row::threads == 512,
+    WAVES_N = HALF_N / 32,
+    WAVES_M = row::threads / 64 / WAVES_N,
+    HALF_ROWS = HALF_M / WAVES_M,
+    HALF_BLOCKS = HALF_ROWS / 16,       /* of a wave's sums in half a tile, and */
+    ROW_BLOCKS = 2 * HALF_BLOCKS,       /* in the tile */
+    LOAD_LINES = row::threads / 8,      /* that all threads load at once */
+    LOAD_BYTES = LOAD_LINES * LINE,     /* of them */
+    A_LOADS = HALF_M / LOAD_LINES,      /* of a thread from half a tile: of A, and */
+    B_LOADS = HALF_N / LOAD_LINES,      /* of B */
+    REST_LOADS = A_LOADS + 2 * B_LOADS, /* all but those of A's second half */
     B_ALONG_K = row::layout == LAYOUT_NT,
 };
-static_assert(row::tile_m == 2 * HALF && row::tile_n == 2 * HALF && row::tile_k == LINE_K &&
-                  row::threads == 512,
-              "8 waves, each with 64 rows and 32 columns of either half");
+static_assert(row::threads == 256 || row::threads == 512, "4 waves, or 8");
+static_assert(HALF_ROWS == 32 || HALF_ROWS == 64, "a wave's rows: pairs of blocks");
+static_assert(A_LOADS * LOAD_LINES == HALF_M && B_LOADS * LOAD_LINES == HALF_N &&
+                  row::tile_k == LINE_K,
+              "whole loads");
 static_assert(row::layout == LAYOUT_NT || row::layout == LAYOUT_NN, "lines of A are along k");
 
 /* At most `memory` loads from memory and `shared` accesses to shared memory of this wave are under
@@ -44,30 +57,41 @@ template <int Memory, int Shared> MMF_DEVICE void wait_until()
 }
 enum { ANY_MEMORY = 63, ANY_SHARED = 15 };
 
-/* Half of the lines of A or of B under a tile (gated: gate or up), from the tile's first line on;
- * lines are contiguous along k (AlongK) or across it. Where lines lie beyond the matrix, the last
- * ones stand for them, so that every address is inside; their sums are not stored. */
-template <bool AlongK> struct half_tile {
+/* Where the halves of A or of B lie: two operands only of a gate. */
+struct halves {
+    int left, right;
+
+    __attribute__((device, always_inline)) int of(int h) const
+    {
+        return h ? right : left;
+    }
+};
+
+/* Half of the lines of A or of B under a tile, Half ones (gated: gate or up), from the tile's first
+ * line on; lines are contiguous along k (AlongK) or across it. Where lines lie beyond the matrix,
+ * the last ones stand for them, so that every address is inside; their sums are not stored. */
+template <bool AlongK, int Half> struct half_tile {
     descriptor memory;
     unsigned pitch;  /* bytes from line to line; not AlongK: from k to k */
     int first, most; /* the half's first line, and the last at which a chunk may begin */
 
-    /* h: which half. operands: where either lies. begin, count: lines of the tile. */
+    /* h: which half. begin, count: lines of the tile. */
     __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
-                                                      int h, const int operands[2], long long begin,
-                                                      int count)
+                                                      int h, const halves &operands,
+                                                      long long begin, int count)
     {
-        const mmf_gemm_strides &s = args.strides[operands[h]];
-        const bool is_a = operands[0] == MMF_GEMM_A; /* it has k in its columns, B in its rows */
+        /* Rows of gate and up have one pitch: gemm_pingpong.c. */
+        const mmf_gemm_strides &s = args.strides[AlongK ? operands.of(h) : operands.left];
+        const bool is_a = operands.left == MMF_GEMM_A; /* it has k in its columns, B in its rows */
         const long long line = is_a ? s.row : s.col, along = is_a ? s.col : s.row;
         const unsigned step =
             (unsigned)(AlongK ? (count > 1 ? line : 0) : along); /* one line: any */
         const unsigned k = (unsigned)args.k, last = AlongK ? count - 1 : k - 1;
         pitch = step * 2;
-        first = operands[0] == operands[1] ? h * HALF : 0;
+        first = operands.left == operands.right ? h * Half : 0;
         most = count - (AlongK ? 1 : 8);
         memory = __builtin_amdgcn_make_buffer_rsrc(
-            t.matrix(operands[h]) + begin * line * 2, 0,
+            t.matrix(operands.of(h)) + begin * line * 2, 0,
             (int)(last * pitch + (AlongK ? k : (unsigned)count) * 2), 0x20000);
     }
 
@@ -85,12 +109,12 @@ template <bool AlongK> struct half_tile {
     }
 };
 
-/* A thread's chunks of lines along k: of lines thread / 8 and + 64, the chunk that belongs to place
- * thread % 8 of shared memory, so that the threads fill it from end to end. */
+/* A thread's chunks of lines along k: of lines thread / 8 + LOAD_LINES * load, the chunk that
+ * belongs to place thread % 8 of shared memory, so that the threads fill it from end to end. */
 struct line_chunks {
     static __attribute__((device, always_inline)) int line(int load)
     {
-        return (thread_id() >> 3) + load * 64;
+        return (thread_id() >> 3) + load * LOAD_LINES;
     }
 
     static __attribute__((device, always_inline)) int k(int)
@@ -100,8 +124,8 @@ struct line_chunks {
 };
 
 /* Products of a wave. */
-template <bool Swapped> struct wave_products : wave_sums<row, ROW_BLOCKS, Swapped> {
-    using wave_sums<row, ROW_BLOCKS, Swapped>::sum;
+template <bool Swapped> struct wave_products : wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped> {
+    using wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped>::sum;
     chunk a[2][HALF_BLOCKS],
         b[2][2][2]; /* [half of k][block], [half of columns][half of k][block] */
 
@@ -136,7 +160,10 @@ template <bool Swapped> struct wave_products : wave_sums<row, ROW_BLOCKS, Swappe
             }
         }
         __builtin_amdgcn_s_setprio(0);
-        meet();
+        if (TURNS)
+            meet();
+        else
+            keep_order();
     }
 
   private:
@@ -173,7 +200,8 @@ struct step_offset {
         step = bytes;
         at = 0;
         cut = (steps - 1) * bytes;
-        top = steps > 1 ? cut - bytes : 0;
+        /* The compiler may subtract in a vector register, for the carry. */
+        top = __builtin_amdgcn_readfirstlane(steps > 1 ? cut - bytes : 0);
         asm volatile("" : "+s"(top));
     }
 
