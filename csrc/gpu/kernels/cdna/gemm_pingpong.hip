@@ -1,7 +1,7 @@
 /* Matrix cores of CDNA4 (gfx950), tiles of 128 or 256 rows and columns: A and B go straight from
  * memory to LDS, 16 bytes a lane, while products are summed. float16 and bfloat16, float sums; all
- * lines are whole chunks of 16 bytes. pingpong.h has the schedule. Path of a call: chosen for large
- * M and N; launched by gpu/launch_plan.c.
+ * lines are whole chunks of 16 bytes. pingpong.h has the schedule. Path of a call: chosen where
+ * it is modelled as fastest; launched by gpu/launch_plan.c.
  *
  * LDS holds two steps of k, the stages. What a phase loads was read for the last time in the phase
  * of reading before it:

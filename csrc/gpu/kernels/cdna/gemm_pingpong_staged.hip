@@ -1,7 +1,7 @@
 /* Matrix cores of CDNA3 (gfx942), tiles of 128 or 256 rows and columns: A and B go through
  * registers to LDS while products are summed. float16 and bfloat16, float sums; all lines are whole
- * chunks of 16 bytes. pingpong.h has the schedule. Path of a call: chosen for large M and N;
- * launched by gpu/launch_plan.c.
+ * chunks of 16 bytes. pingpong.h has the schedule. Path of a call: chosen where it is modelled as
+ * fastest; launched by gpu/launch_plan.c.
  *
  * LDS holds one step of k. A phase of reading also writes what the next one reads, and loads the
  * same for the step after it:
