@@ -18,5 +18,6 @@ if not hasattr(_torch.Tensor, "__dlpack_c_exchange_api__"):
     raise ImportError(f"matmul_fused.torch needs torch 2.10 or later; this is torch {_torch.__version__}")
 
 from .functional import linear, mlp
+from .modules import FusedLinear, FusedMLP
 
-__all__ = ["linear", "mlp"]
+__all__ = ["FusedLinear", "FusedMLP", "linear", "mlp"]
