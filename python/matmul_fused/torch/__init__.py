@@ -1,7 +1,8 @@
 """matmul_fused for torch: linear layers and their activations as one call, in eager code, training and torch.compile.
 
-    from matmul_fused.torch import linear
+    from matmul_fused.torch import linear, patch
     y = linear(x, weight, bias, "gelu")     # as torch.nn.functional.linear, then gelu
+    print(patch(model))                     # every linear with an activation behind it, and what was left and why
 
 `import matmul_fused` does not import this package, nor torch.
 """
@@ -19,5 +20,6 @@ if not hasattr(_torch.Tensor, "__dlpack_c_exchange_api__"):
 
 from .functional import linear, mlp
 from .modules import FusedLinear, FusedMLP
+from .patching import Record, Report, patch, report, unpatch
 
-__all__ = ["FusedLinear", "FusedMLP", "linear", "mlp"]
+__all__ = ["FusedLinear", "FusedMLP", "Record", "Report", "linear", "mlp", "patch", "report", "unpatch"]
