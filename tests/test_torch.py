@@ -113,6 +113,12 @@ def test_bad_input_gets_a_sentence(arguments, error, says):
         linear(*arguments())
 
 
+def test_an_error_says_which_argument_is_meant():
+    with pytest.raises(ValueError, match=r"A \(2, 5\) and B \(3, 4\) do not match") as raised:
+        linear(draw(2, 5), draw(4, 3))
+    assert raised.value.__notes__ == ["in matmul_fused.torch.linear, A is x and B is weight.T"]
+
+
 def test_meta_and_fake_tensors():
     got = linear(torch.empty(2, 3, device="meta"), torch.empty(4, 3, device="meta"), None, "relu")
     assert got.is_meta
@@ -275,6 +281,24 @@ def test_compiled_autocast_and_mlp():
         got = torch.compile(lambda: mlp(x, (gate, up), down), backend="aot_eager", fullgraph=True)()
         assert got.dtype == torch.bfloat16
         assert torch.equal(got, mlp(x, (gate, up), down))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported(strict):
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(draw(4, 7))
+
+        def forward(self, x):
+            return linear(x, self.weight, None, "gelu")
+
+    module, rows = Module(), {0: torch.export.Dim("rows")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch.export about itself
+        exported = torch.export.export(module, (draw(5, 7),), dynamic_shapes={"x": rows}, strict=strict).module()
+    for number in (2, 9):
+        assert torch.equal(exported(draw(number, 7)), module(draw(number, 7)))
 
 
 # --- the import ---

@@ -9,7 +9,7 @@ from matmul_fused.testing.formulas import ACTIVATIONS, GATED
 
 torch = pytest.importorskip("torch")
 
-from matmul_fused.torch import activations, linear  # noqa: E402
+from matmul_fused.torch import FusedLinear, activations, linear, op  # noqa: E402
 
 F = torch.nn.functional
 PLAIN = [(name, *row.usual) if row.usual else name for name, row in ACTIVATIONS.items()]
@@ -183,3 +183,31 @@ def test_checkpointing():
     y = torch.utils.checkpoint.checkpoint(lambda *t: linear(*t, None, "gelu"), x, weight, use_reentrant=False)
     again = torch.autograd.grad(y.sum(), (x, weight))
     assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu", "none", "swiglu"])
+def test_gradcheck_of_the_registered_operators(activation):
+    x, weight, bias, up = draw(3, 5), draw(4, 5), draw(4), draw(4, 5, seed=1)
+    for operator in (op.linear, lambda *t: op.linear_z(*t)[0]):
+        assert torch.autograd.gradcheck(
+            lambda *t, f=operator: f(*t, None, None, activation, [], None), (x, weight, bias)
+        )
+    if activation == "swiglu":
+        call = lambda x, g, u: op.linear(x, g, None, u, None, activation, [], None)  # noqa: E731
+        assert torch.autograd.gradcheck(call, (x, weight, up))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own, in make_dual
+@pytest.mark.parametrize("make", [lambda: linear, lambda: FusedLinear(5, 4, dtype=torch.float64).eval()])
+def test_forward_mode_and_functorch_are_refused(make):
+    """Neither loses a derivative in silence."""
+    call, x, weight = make(), draw(3, 5).detach(), draw(4, 5).detach()
+    arguments = () if isinstance(call, FusedLinear) else (weight,)
+    with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+        assert call(x, *arguments).shape == (3, 4)
+        with pytest.raises(NotImplementedError, match="has no forward-mode gradients"):
+            call(torch.autograd.forward_ad.make_dual(x, x), *arguments)
+    with pytest.raises(NotImplementedError, match=r"has no rules for torch\.func"):
+        torch.func.grad(lambda a: call(a, *arguments).sum())(x)
+    with pytest.raises((NotImplementedError, TypeError), match=r"outside of"):
+        torch.func.vmap(lambda a: call(a, *arguments))(x)

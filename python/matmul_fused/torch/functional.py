@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import torch
+from torch.autograd import forward_ad
 
 from matmul_fused import _core
 
@@ -48,8 +49,10 @@ def linear(
     W: Any = weight  # a pair has none of the attributes that are asked for here
     b: Any = bias
     try:
-        if _autocasting() or (
-            _grad_enabled() and (x.requires_grad or W.requires_grad or (b is not None and b.requires_grad))
+        if (
+            _autocasting()
+            or forward_ad._current_level >= 0
+            or (_grad_enabled() and (x.requires_grad or W.requires_grad or (b is not None and b.requires_grad)))
         ):
             return _general(x, weight, bias, activation, gate_layout)
         if gate_layout is None:
@@ -59,6 +62,9 @@ def linear(
         if not _for_dispatcher(x, weight, bias) and not isinstance(weight, tuple):
             _check_types(x, weight, bias)
             raise
+    except ValueError as error:
+        error.add_note("in matmul_fused.torch.linear, A is x and B is weight.T")
+        raise
     return _general(x, weight, bias, activation, gate_layout)
 
 
@@ -105,6 +111,18 @@ def _for_dispatcher(*operands: Any) -> bool:
     )
 
 
+def _check_transforms(*tensors: Any) -> None:
+    """Refuse what would lose a derivative."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise NotImplementedError(
+            "matmul_fused.torch has no rules for torch.func (vmap, grad, jvp); call it outside of the transform"
+        )
+    if forward_ad._current_level >= 0 and any(
+        tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors
+    ):
+        raise NotImplementedError("matmul_fused.torch has no forward-mode gradients; use torch.nn.functional.linear")
+
+
 def _cast(tensor: Any, device: str, dtype: Any) -> Any:
     """As autocast casts an operand of linear: floating point on its device, but not float64."""
     if tensor is None or tensor.device.type != device or tensor.dtype == torch.float64:
@@ -117,6 +135,8 @@ def _general(x: Any, weight: Any, bias: Any, activation: Any, gate_layout: str |
     _check_types(x, weight, bias)
     weight, up = _pair(weight, "weight")
     bias, up_bias = _pair(bias, "bias")
+    if not _tracing():
+        _check_transforms(x, weight, bias, up, up_bias)
     device = x.device.type
     if device != "meta" and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)

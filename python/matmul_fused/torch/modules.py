@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from matmul_fused import _core
 
@@ -50,8 +51,10 @@ class Packed:
 
 
 def eager(module: Any, x: Any, *parameters: Any) -> bool:
-    """May a call of this module use a prepacked weight: eval mode, eager, nothing cast, no gradients recorded?"""
+    """May a call of this module use a prepacked weight: eval mode, nothing cast, no gradients recorded?"""
     if module.training or not isinstance(x, torch.Tensor) or torch._C._is_any_autocast_enabled():
+        return False
+    if forward_ad._current_level >= 0:
         return False
     tensors = [x, *(parameter for parameter in parameters if parameter is not None)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
