@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from matmul_fused import _core
 
 from . import op
-from .activations import Activation, keeps, resolve
+from .activations import GATED, Activation, keeps, resolve
 
 # Looked up once: each of them is a part of every call.
 _matmul_fused = _core.matmul_fused
@@ -143,7 +143,7 @@ def _general(x: Any, weight: Any, bias: Any, activation: Any, gate_layout: str |
         x, weight, bias, up, up_bias = (_cast(tensor, device, dtype) for tensor in (x, weight, bias, up, up_bias))
     found = resolve(activation)
     layout = found.gate_layout or gate_layout
-    if found.gated and up is None and layout is None:
+    if found.name in GATED and up is None and layout is None:  # Dynamo of torch 2.10 cannot ask found.gated
         layout = "halves"
     named = Activation(found.name, found.parameters, layout)
     if weight.dim() == 1 and up is None:
