@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 WERROR := $(if $(CI),-C cmake.define.MMF_WERROR=ON)
 PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find licenses cmake csrc python/matmul_fused -not -name '*.pyc' -not -path '*/__pycache__*')
 C_SOURCES := $(shell find csrc tests/c tests/stub_cuda tests/hipsim -name '*.[ch]' -o -name '*.inc')
-PYTHON_SOURCES := python tests tools bench
+PYTHON_SOURCES := python tests tools bench examples
 
 .PHONY: help install demo test test-full simulate sanitize fuzz wheel instructions release tag pages aarch64 bench bench-cpu results lint format clean torch
 .DEFAULT_GOAL := help
@@ -92,7 +92,7 @@ lint: $(STAMPS)/install $(STAMPS)/lint ## formatting, types, spelling, the house
 	$(BIN)/ruff check $(PYTHON_SOURCES)
 	$(BIN)/ruff format --check $(PYTHON_SOURCES)
 	$(BIN)/clang-format --dry-run -Werror $(C_SOURCES)
-	$(BIN)/codespell csrc python tests tools bench cmake docs *.md
+	$(BIN)/codespell csrc python tests tools bench examples cmake docs *.md
 	$(BIN)/mypy python/matmul_fused
 	$(BIN)/python -m pytest tests/test_lint.py
 

@@ -26,6 +26,7 @@ __all__ = [
     "Array",
     "DeviceError",
     "Explanation",
+    "Expression",
     "Info",
     "PackedMatrix",
     "__version__",
@@ -34,6 +35,7 @@ __all__ = [
     "gated_activations",
     "get_num_threads",
     "info",
+    "lazy",
     "matmul_fused",
     "num_threads",
     "prepack",
@@ -42,10 +44,21 @@ __all__ = [
 ]
 
 # name -> the submodule that has it; "testing" is one itself
-_LAZY = {"Explanation": "report", "Info": "report", "explain": "report", "info": "report", "testing": ""}
+_LAZY = {
+    "Explanation": "report",
+    "Expression": "expression",
+    "Info": "report",
+    "explain": "report",
+    "info": "report",
+    "lazy": "expression",
+    "testing": "",
+}
 
 
 def __getattr__(name):
+    if name in activations or name in gated_activations:  # of the lazy form: mf.relu(mf.lazy(A) @ B)
+        globals()[name] = importlib.import_module(".expression", __name__).activation(name)
+        return globals()[name]
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f".{_LAZY[name] or name}", __name__)

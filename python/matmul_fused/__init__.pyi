@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import testing as testing
+from .expression import Expression as Expression
+from .expression import lazy as lazy
 from .report import Explanation as Explanation
 from .report import Info as Info
 from .report import info as info
@@ -16,6 +18,7 @@ __all__ = [
     "Array",
     "DeviceError",
     "Explanation",
+    "Expression",
     "Info",
     "PackedMatrix",
     "__version__",
@@ -24,6 +27,7 @@ __all__ = [
     "gated_activations",
     "get_num_threads",
     "info",
+    "lazy",
     "matmul_fused",
     "num_threads",
     "prepack",
@@ -53,6 +57,8 @@ _Operand: TypeAlias = _SupportsDLPack  # numpy.ndarray is one
 _Weight: TypeAlias = _Operand | PackedMatrix | tuple[_Operand, _Operand] | tuple[PackedMatrix, PackedMatrix]
 _Addend: TypeAlias = _Operand | _Real  # an array or a number
 _Bias: TypeAlias = _Addend | tuple[_Addend, _Addend] | None
+
+_Step: TypeAlias = Callable[..., Expression]
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _A = TypeVar("_A", bound=_LibraryArray)
@@ -371,3 +377,61 @@ def num_threads(n: SupportsIndex, /) -> AbstractContextManager[None]:
 def get_num_threads() -> int:
     """Threads of the CPU back end for a call made here and now: num_threads, else set_num_threads, else
     MATMUL_FUSED_NUM_THREADS, else OMP_NUM_THREADS, else the cores that this process may use."""
+
+# mf.relu(mf.lazy(A) @ B), mf.leaky_relu(e, 0.2): the activations of the lazy form, by every name.
+relu: Final[_Step]
+gelu: Final[_Step]
+gelu_tanh: Final[_Step]
+silu: Final[_Step]
+sigmoid: Final[_Step]
+tanh: Final[_Step]
+relu_squared: Final[_Step]
+quick_gelu: Final[_Step]
+leaky_relu: Final[_Step]
+elu: Final[_Step]
+hardswish: Final[_Step]
+softplus: Final[_Step]
+mish: Final[_Step]
+clamp: Final[_Step]
+hardtanh: Final[_Step]
+hardsigmoid: Final[_Step]
+selu: Final[_Step]
+celu: Final[_Step]
+softsign: Final[_Step]
+logsigmoid: Final[_Step]
+threshold: Final[_Step]
+softshrink: Final[_Step]
+hardshrink: Final[_Step]
+tanhshrink: Final[_Step]
+exp: Final[_Step]
+gelu_10: Final[_Step]
+laplace: Final[_Step]
+xielu: Final[_Step]
+swish: Final[_Step]
+gelu_new: Final[_Step]
+gelu_pytorch_tanh: Final[_Step]
+gelu_fast: Final[_Step]
+gelu_accurate: Final[_Step]
+gelu_python_tanh: Final[_Step]
+gelu_python: Final[_Step]
+relu2: Final[_Step]
+relu6: Final[_Step]
+swiglu: Final[_Step]
+geglu: Final[_Step]
+geglu_tanh: Final[_Step]
+reglu: Final[_Step]
+glu: Final[_Step]
+swiglu_oai: Final[_Step]
+swiglu_clamped: Final[_Step]
+situglu: Final[_Step]
+swiglustep: Final[_Step]
+fatreglu: Final[_Step]
+silu_and_mul: Final[_Step]
+mul_and_silu: Final[_Step]
+gelu_and_mul: Final[_Step]
+gelu_tanh_and_mul: Final[_Step]
+swigluoai_and_mul: Final[_Step]
+silu_and_mul_with_clamp: Final[_Step]
+situ_and_mul: Final[_Step]
+swiglustep_and_mul: Final[_Step]
+fatrelu_and_mul: Final[_Step]

@@ -70,9 +70,12 @@ for name in mf.activations:
 Layer(b, None)(a)
 gated(a, {"act": "swiglu", "limit": 7})
 
+assert_type(mf.leaky_relu(mf.lazy(a) @ b + bias, 0.2) * halves, mf.Expression)
+
 mf.matmul_fused([[1.0]], b)  # error
 mf.matmul_fused(a, b, bias, 3)  # error
 mf.matmul_fused(a, b, alpha=a)  # error
 mf.matmul_fused(a, b, None, ("clamp", "0"))  # error
 mf.matmul_fused(a, b, gate_layout="quarters")  # error
 mf.prepack(b, "auto")  # error
+mf.relu(mf.lazy(a) @ b).eval(into=halves)  # error

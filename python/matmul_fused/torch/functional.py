@@ -1,0 +1,214 @@
+"""`linear` and `mlp`: the calls a model makes, and which way each goes.
+
+An eager call without gradients goes straight to the extension. torch.compile sees the registered operator of op.py,
+autograd a torch.autograd.Function around the call.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from torch.autograd import forward_ad
+
+from matmul_fused import _core
+
+from . import op
+from .activations import GATED, Activation, keeps, resolve
+
+# Looked up once: each of them is a part of every call.
+_matmul_fused = _core.matmul_fused
+_tracing = torch.compiler.is_dynamo_compiling
+_grad_enabled = torch.is_grad_enabled
+_autocasting = torch._C._is_any_autocast_enabled
+
+
+Weights: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+
+
+def linear(
+    x: torch.Tensor,
+    weight: Weights,
+    bias: Weights | None = None,
+    activation: Any = None,
+    *,
+    gate_layout: str | None = None,
+) -> torch.Tensor:
+    """activation(x @ weight.T + bias) in one kernel: torch.nn.functional.linear, then the activation.
+
+    x: (..., K). weight: (N, K), as torch.nn.Linear has it; for a gated activation (2 I, K), or the pair (gate, up) of
+    (I, K) each. bias: (N,); a pair with a pair. activation: a name of matmul_fused.activations or gated_activations,
+    (name, parameter, ...), or a function or module of torch that is one. gate_layout: where the gate and up columns of
+    one weight lie, as in matmul_fused. The result has the shape (..., N), or (..., I), and the dtype of x.
+
+    Gradients are recorded for x, weight and bias; those of gradients are not. Under autocast, operands are cast as
+    those of torch.nn.functional.linear are. torch.compile keeps it as one operator without a graph break.
+    """
+    if _tracing():
+        return _general(x, weight, bias, activation, gate_layout)
+    W: Any = weight  # a pair has none of the attributes that are asked for here
+    b: Any = bias
+    try:
+        if (
+            _autocasting()
+            or forward_ad._current_level >= 0
+            or (_grad_enabled() and (x.requires_grad or W.requires_grad or (b is not None and b.requires_grad)))
+        ):
+            return _general(x, weight, bias, activation, gate_layout)
+        if gate_layout is None:
+            return _matmul_fused(x, W.t(), b, activation)
+        return _matmul_fused(x, W.t(), b, activation, gate_layout=gate_layout)
+    except (AttributeError, TypeError):
+        if not _for_dispatcher(x, weight, bias) and not isinstance(weight, tuple):
+            _check_types(x, weight, bias)
+            raise
+    except ValueError as error:
+        error.add_note("in matmul_fused.torch.linear, A is x and B is weight.T")
+        raise
+    return _general(x, weight, bias, activation, gate_layout)
+
+
+def mlp(
+    x: torch.Tensor,
+    gate_up: Weights,
+    down: torch.Tensor,
+    activation: Any = "swiglu",
+    *,
+    gate_up_bias: Weights | None = None,
+    down_bias: torch.Tensor | None = None,
+    gate_layout: str | None = None,
+) -> torch.Tensor:
+    """linear(linear(x, gate_up, gate_up_bias, activation), down, down_bias): the MLP of a transformer in two kernels.
+
+    gate_up: (2 I, K), or the pair (gate, up) of (I, K) each, for a gated activation; (I, K) for another. down: (N, I).
+    """
+    hidden = linear(x, gate_up, gate_up_bias, activation, gate_layout=gate_layout)
+    return linear(hidden, down, down_bias)
+
+
+def _pair(value: Any, name: str) -> tuple[Any, Any]:
+    if not isinstance(value, tuple):
+        return value, None
+    if len(value) != 2:
+        raise ValueError(f"{name} is a tuple of {len(value)}; a pair is (gate, up)")
+    return value
+
+
+def _check_types(*operands: Any) -> None:
+    for name, value in zip(("x", "weight", "bias"), operands, strict=True):
+        for part in value if isinstance(value, tuple) and name != "x" else (value,):
+            if not isinstance(part, torch.Tensor) and (part is not None or name != "bias"):
+                kind = f"{type(part).__module__}.{type(part).__qualname__}".removeprefix("builtins.")
+                raise TypeError(f"{name} is a {kind}; matmul_fused.torch takes torch tensors") from None
+
+
+def _for_dispatcher(*operands: Any) -> bool:
+    """Is one of them a tensor without memory, that only the registered operator can take?"""
+    return any(
+        isinstance(value, torch.Tensor) and (value.is_meta or torch._subclasses.fake_tensor.is_fake(value))
+        for operand in operands
+        for value in (operand if isinstance(operand, tuple) else (operand,))
+    )
+
+
+def _check_transforms(*tensors: Any) -> None:
+    """Refuse what would lose a derivative."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise NotImplementedError(
+            "matmul_fused.torch has no rules for torch.func (vmap, grad, jvp); call it outside of the transform"
+        )
+    if forward_ad._current_level >= 0 and any(
+        tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors
+    ):
+        raise NotImplementedError("matmul_fused.torch has no forward-mode gradients; use torch.nn.functional.linear")
+
+
+def _cast(tensor: Any, device: str, dtype: Any) -> Any:
+    """As autocast casts an operand of linear: floating point on its device, but not float64."""
+    if tensor is None or tensor.device.type != device or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def _general(x: Any, weight: Any, bias: Any, activation: Any, gate_layout: str | None) -> Any:
+    """Any call: traced, cast, with gradients, or with a pair of weights."""
+    _check_types(x, weight, bias)
+    weight, up = _pair(weight, "weight")
+    bias, up_bias = _pair(bias, "bias")
+    if not _tracing():
+        _check_transforms(x, weight, bias, up, up_bias)
+    device = x.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        x, weight, bias, up, up_bias = (_cast(tensor, device, dtype) for tensor in (x, weight, bias, up, up_bias))
+    found = resolve(activation)
+    layout = found.gate_layout or gate_layout
+    if found.name in GATED and up is None and layout is None:  # Dynamo of torch 2.10 cannot ask found.gated
+        layout = "halves"
+    named = Activation(found.name, found.parameters, layout)
+    if weight.dim() == 1 and up is None:
+        row = None if bias is None else bias.reshape(1)
+        return _chosen(x, weight[None], row, None, None, named).squeeze(-1)
+    return _chosen(x, weight, bias, up, up_bias, named)
+
+
+def _chosen(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, activation: Activation) -> Any:
+    tensors = (x, weight, bias, up, up_bias)
+    recorded = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    if _tracing() or _for_dispatcher(*tensors):
+        arguments = (*tensors, activation.name, list(activation.parameters), activation.gate_layout)
+        if recorded and keeps(activation.name) == "z":
+            return op.linear_z(*arguments)[0]
+        return op.linear(*arguments)
+    if recorded:
+        return _Recorded.apply(*tensors, activation)
+    return op.call(*tensors, activation)
+
+
+def _gemm(x: Any, weight: Any) -> Any:
+    return _matmul_fused(x, weight.t())
+
+
+class _Refused(torch.autograd.Function):  # type: ignore[misc]
+    """Hands gradients on, and refuses to be differentiated itself."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Any, *gradients: Any) -> Any:
+        return gradients
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(
+            "matmul_fused.torch has no second derivatives; use torch.nn.functional.linear and torch's activation "
+            "where a gradient is differentiated again"
+        )
+
+
+class _Recorded(torch.autograd.Function):  # type: ignore[misc]
+    """An eager call whose gradients are recorded."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, activation: Activation) -> Any:
+        kept = None
+        if keeps(activation.name) == "z":
+            result, kept = op.with_z(x, weight, bias, up, up_bias, activation)
+        else:
+            result = op.call(x, weight, bias, up, up_bias, activation)
+            if keeps(activation.name) == "result":
+                kept = result
+        ctx.activation = activation
+        ctx.bias_shapes = op.bias_shapes(bias, up_bias)
+        ctx.save_for_backward(x, weight, up, kept)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, d: Any) -> Any:
+        x, weight, up, kept = ctx.saved_tensors
+        with torch.no_grad():
+            gradients = op.backward(ctx, d, x, weight, up, kept, _gemm)
+        if torch.is_grad_enabled():  # create_graph=True
+            present = [gradient for gradient in gradients if gradient is not None]
+            anchor = torch.empty(0, requires_grad=True)
+            refused = iter(_Refused.apply(anchor, *present))
+            gradients = tuple(None if gradient is None else next(refused) for gradient in gradients)
+        return (*gradients, None)

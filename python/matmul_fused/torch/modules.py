@@ -1,0 +1,208 @@
+"""Modules with nn.Linear's parameters that compute a linear layer and its activation in one call.
+
+In eval mode on the CPU they keep a prepacked copy of their weight, which is made on first use and again when the
+weight is another one or has been written to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from matmul_fused import _core
+
+from . import functional
+from .activations import resolve
+
+# Below this many rows a plain weight of 16 bits is read in place, which is faster than a packed one (docs/prepack.md).
+_FEW_ROWS = 8
+
+
+class Packed:
+    """The prepacked form of one weight, or of a pair, as long as it is unchanged. Copies and pickles are empty."""
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._kept: Any = None
+        self._packed: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Packed, ()
+
+    def drop(self) -> None:
+        self._key = self._kept = self._packed = None
+
+    def get(self, x: Any, *weights: Any, gate_layout: str | None = None) -> Any:
+        """The prepacked weights as B of a call; None where plain ones are better, or changes could not be noticed."""
+        if weights[0].device.type != "cpu" or any(weight.is_inference() for weight in weights):
+            return None
+        if x.dtype in (torch.float16, torch.bfloat16) and x.numel() <= _FEW_ROWS * x.shape[-1]:
+            return None
+        # In-place writes count the version up. The kept aliases hold the memory, so that an address means one weight.
+        key = [(weight.data_ptr(), weight._version, weight.dtype, weight.shape, weight.stride()) for weight in weights]
+        if key != self._key:
+            packed = tuple(_core.prepack(weight.detach().t(), gate_layout=gate_layout) for weight in weights)
+            self._kept = [weight.detach() for weight in weights]
+            self._packed = packed if len(packed) > 1 else packed[0]
+            self._key = key
+        return self._packed
+
+
+def eager(module: Any, x: Any, *parameters: Any) -> bool:
+    """May a call of this module use a prepacked weight: eval mode, nothing cast, no gradients recorded?"""
+    if module.training or not isinstance(x, torch.Tensor) or torch._C._is_any_autocast_enabled():
+        return False
+    if forward_ad._current_level >= 0:
+        return False
+    tensors = [x, *(parameter for parameter in parameters if parameter is not None)]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False
+    return all(type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_meta for tensor in tensors)
+
+
+class FusedLinear(torch.nn.Linear):  # type: ignore[misc]
+    """torch.nn.Linear with the activation behind it: activation(x @ weight.T + bias) in one call.
+
+    Parameters and state_dict are those of torch.nn.Linear: weight (out_features, in_features) and bias. A gated
+    activation takes out_features columns and gives half as many. In eval mode without gradients it keeps a prepacked
+    copy of the weight (on the CPU; twice its memory) unless prepack is False. Writes that torch does not count, through
+    `weight.data` or NumPy, are not noticed: call drop_packed() after them.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: Any = None,
+        gate_layout: str | None = None,
+        prepack: bool = True,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self._set(activation, gate_layout, prepack)
+
+    def _set(self, activation: Any, gate_layout: str | None, prepack: bool) -> None:
+        found = resolve(activation)
+        self.activation = found.spec
+        self.gate_layout = found.gate_layout or gate_layout or ("halves" if found.gated else None)
+        self.prepack = prepack
+        self._packed = Packed()
+
+    @classmethod
+    def from_linear(
+        cls, linear: Any, activation: Any = None, *, gate_layout: str | None = None, prepack: bool = True
+    ) -> FusedLinear:
+        """A FusedLinear with the parameters and the mode of a torch.nn.Linear; nothing is copied."""
+        if type(linear) is not torch.nn.Linear:
+            raise TypeError(f"linear is a {type(linear).__qualname__}; it must be a torch.nn.Linear")
+        fused = cls.__new__(cls)
+        torch.nn.Module.__init__(fused)
+        fused.in_features, fused.out_features = linear.in_features, linear.out_features
+        fused.weight, fused.bias = linear.weight, linear.bias
+        fused._set(activation, gate_layout, prepack)
+        return fused.train(linear.training)
+
+    def drop_packed(self) -> None:
+        """Forget the prepacked weight; the next call makes it again."""
+        self._packed.drop()
+
+    def train(self, mode: bool = True) -> FusedLinear:
+        self._packed.drop()
+        return super().train(mode)  # type: ignore[no-any-return]
+
+    def _apply(self, *arguments: Any, **keywords: Any) -> Any:
+        self._packed.drop()
+        return super()._apply(*arguments, **keywords)
+
+    def forward(self, x: Any) -> Any:
+        if not torch.compiler.is_compiling() and self.prepack and eager(self, x, self.weight, self.bias):
+            packed = self._packed.get(x, self.weight, gate_layout=self.gate_layout)
+            if packed is not None:
+                return _core.matmul_fused(x, packed, self.bias, self.activation, gate_layout=self.gate_layout)
+        return functional.linear(x, self.weight, self.bias, self.activation, gate_layout=self.gate_layout)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation!r}"
+
+
+class FusedMLP(torch.nn.Module):  # type: ignore[misc]
+    """The MLP of a transformer in two calls: down_proj(activation(x)), or down_proj(act(gate_proj(x)) * up_proj(x)).
+
+    With a gated activation (the default, Llama's) it has gate_proj, up_proj and down_proj, else up_proj and down_proj:
+    the state_dict is that of torch.nn.Linear modules of these names. Prepacked weights as in FusedLinear.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int | None = None,
+        activation: Any = "swiglu",
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        prepack: bool = True,
+    ) -> None:
+        super().__init__()
+        found = resolve(activation)
+        if found.gate_layout is not None:
+            raise ValueError(f"activation {activation!r} means one weight for gate and up; FusedMLP keeps them apart")
+        out_features = in_features if out_features is None else out_features
+        make: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        self.gated = found.gated
+        if found.gated:
+            self.gate_proj = torch.nn.Linear(in_features, hidden_features, **make)
+            self.up_proj = torch.nn.Linear(in_features, hidden_features, **make)
+        else:
+            self.up_proj = FusedLinear(in_features, hidden_features, **make, activation=found.spec, prepack=prepack)
+        self.down_proj = FusedLinear(hidden_features, out_features, **make, prepack=prepack)
+        self.activation = found.spec
+        self.prepack = prepack
+        self._packed = Packed()
+
+    def drop_packed(self) -> None:
+        """Forget the prepacked weights; the next call makes them again."""
+        self._packed.drop()
+        for child in self.children():
+            if isinstance(child, FusedLinear):
+                child.drop_packed()
+
+    def train(self, mode: bool = True) -> FusedMLP:
+        self._packed.drop()
+        return super().train(mode)  # type: ignore[no-any-return]
+
+    def _apply(self, *arguments: Any, **keywords: Any) -> Any:
+        self._packed.drop()
+        return super()._apply(*arguments, **keywords)
+
+    def forward(self, x: Any) -> Any:
+        if not self.gated:
+            return self.down_proj(self.up_proj(x))
+        packed = self._packed if self.prepack else None
+        return self.down_proj(gate_times_up(self, packed, x, self.gate_proj, self.up_proj, self.activation))
+
+    def extra_repr(self) -> str:
+        return f"activation={self.activation!r}"
+
+
+def gate_times_up(module: Any, keeper: Packed | None, x: Any, gate: Any, up: Any, activation: Any) -> Any:
+    """act(gate(x)) * up(x) for two torch.nn.Linear of a module."""
+    bias: Any = None if gate.bias is None and up.bias is None else (gate.bias, up.bias)
+    packed = None
+    if (
+        keeper is not None
+        and not torch.compiler.is_compiling()
+        and eager(module, x, gate.weight, up.weight, gate.bias, up.bias)
+    ):
+        packed = keeper.get(x, gate.weight, up.weight)
+    if packed is None:
+        return functional.linear(x, (gate.weight, up.weight), bias, activation)
+    if bias is not None:
+        bias = tuple(0.0 if part is None else part for part in bias)
+    return _core.matmul_fused(x, packed, bias, activation)

@@ -1,0 +1,167 @@
+"""The registered operators: what torch.compile, fake tensors and autograd below the dispatcher see of a fused linear.
+
+`matmul_fused::linear_v1` gives the result, `linear_z_v1` also z, rounded to the result's dtype, which the backward
+pass needs for most activations. The numbers in the names change with their meaning: Inductor's cache knows an
+operator by its name alone. Eager calls do not come here, see functional.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from matmul_fused import _core
+
+from .activations import Activation, derivative, keeps
+
+_ARGUMENTS = (
+    "(Tensor x, Tensor weight, Tensor? bias, Tensor? up, Tensor? up_bias, "
+    "str activation, float[] parameters, str? gate_layout)"
+)
+# Lives as long as the process: the operators go with it.
+_library = torch.library.Library("matmul_fused", "FRAGMENT")
+_library.define(f"linear_v1{_ARGUMENTS} -> Tensor")
+_library.define(f"linear_z_v1{_ARGUMENTS} -> (Tensor, Tensor)")
+linear = torch.ops.matmul_fused.linear_v1.default
+linear_z = torch.ops.matmul_fused.linear_z_v1.default
+
+
+def call(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    up: Any,
+    up_bias: Any,
+    activation: Activation,
+    preactivation: Any = None,
+) -> Any:
+    """The call of the extension: weights (N, K), apart where up is given; no gradients."""
+    B = weight.t() if up is None else (weight.t(), up.t())
+    if up is not None and (bias is not None or up_bias is not None):
+        bias = (0.0 if bias is None else bias, 0.0 if up_bias is None else up_bias)
+    return _core.matmul_fused(
+        x, B, bias, activation.spec, gate_layout=activation.gate_layout, preactivation=preactivation
+    )
+
+
+def shapes(x: Any, weight: Any, up: Any, activation: Activation) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Shapes of the result and of z."""
+    columns = weight.shape[0] if up is None else 2 * weight.shape[0]
+    rows = x.shape[:-1]
+    return (*rows, columns // 2 if activation.gated else columns), (*rows, columns)
+
+
+def with_z(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, activation: Activation) -> tuple[Any, Any]:
+    """The result and z."""
+    z = x.new_empty(shapes(x, weight, up, activation)[1])
+    return call(x, weight, bias, up, up_bias, activation, z), z
+
+
+def _run(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, name: str, parameters: Any, layout: Any) -> Any:
+    with torch.no_grad():
+        return call(x, weight, bias, up, up_bias, Activation(name, tuple(parameters), layout))
+
+
+def _run_z(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, name: str, parameters: Any, layout: Any) -> Any:
+    with torch.no_grad():
+        return with_z(x, weight, bias, up, up_bias, Activation(name, tuple(parameters), layout))
+
+
+def _check(x: Any, weight: Any, name: str) -> None:
+    torch._check(weight.dim() == 2, lambda: f"{name} has {weight.dim()} axes, it must be (N, K)")
+    torch._check(
+        x.shape[-1] == weight.shape[1],
+        lambda: f"x has {x.shape[-1]} columns, but {name} is {tuple(weight.shape)}; it must be (N, K)",
+    )
+    torch._check(x.dtype == weight.dtype, lambda: f"x is {x.dtype}, but {name} is {weight.dtype}; convert one")
+
+
+def _fake(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, name: str, parameters: Any, layout: Any) -> Any:
+    _check(x, weight, "weight")
+    if up is not None:
+        _check(x, up, "up")
+    return x.new_empty(shapes(x, weight, up, Activation(name))[0])
+
+
+def _fake_z(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, name: str, parameters: Any, layout: Any) -> Any:
+    _check(x, weight, "weight")
+    if up is not None:
+        _check(x, up, "up")
+    result, z = shapes(x, weight, up, Activation(name))
+    return x.new_empty(result), x.new_empty(z)
+
+
+for _name, _implementation, _shape in (("linear_v1", _run, _fake), ("linear_z_v1", _run_z, _fake_z)):
+    for _key in ("CPU", "CUDA"):  # ROCm's torch calls its devices CUDA, too
+        _library.impl(_name, _implementation, _key)
+    torch.library.register_fake(f"matmul_fused::{_name}", _shape, lib=_library)
+
+
+# --- gradients ---
+
+
+def plain(x: Any, weight: Any) -> Any:
+    """x @ weight.T as the registered operator, for a traced backward pass."""
+    return linear(x, weight, None, None, None, "none", [], None)
+
+
+def backward(ctx: Any, d: Any, x: Any, weight: Any, up: Any, kept: Any, gemm: Any) -> tuple[Any, ...]:
+    """Gradients of x, weight, bias, up and up_bias, as far as they are wanted; gemm(x, weight) is x @ weight.T."""
+    wanted = ctx.needs_input_grad
+    dz = derivative(d, kept, ctx.activation)
+    if dz.stride()[-1:] != (1,):  # an expanded gradient: of a sum
+        dz = dz.contiguous()
+    parts = [(weight, dz)]
+    if up is not None:
+        half = dz.shape[-1] // 2
+        parts = [(weight, dz[..., :half]), (up, dz[..., half:])]
+    dx = None
+    if wanted[0]:
+        dx = gemm(parts[0][1], weight.t())
+        if up is not None:
+            dx = dx + gemm(parts[1][1], up.t())
+    gradients = [dx]
+    rows = x.reshape(-1, x.shape[-1])
+    for number, (_, part) in enumerate(parts):
+        flat = part.reshape(-1, part.shape[-1])
+        gradients.append(gemm(flat.t(), rows.t()) if wanted[1 + 2 * number] else None)
+        gradients.append(part.sum_to_size(ctx.bias_shapes[number]) if wanted[2 + 2 * number] else None)
+    return tuple([*gradients, None, None][:5])
+
+
+def bias_shapes(*biases: Any) -> list[Any]:
+    return [None if bias is None else bias.shape for bias in biases]
+
+
+def _setup(ctx: Any, inputs: Any, output: Any, kept: Any) -> None:
+    x, weight, bias, up, up_bias, name, parameters, layout = inputs
+    ctx.activation = Activation(name, tuple(parameters), layout)
+    ctx.bias_shapes = bias_shapes(bias, up_bias)
+    ctx.save_for_backward(x, weight, bias, up, up_bias, kept)
+
+
+def _setup_z(ctx: Any, inputs: Any, output: Any) -> None:
+    _setup(ctx, inputs, output, output[1])
+
+
+def _setup_result(ctx: Any, inputs: Any, output: Any) -> None:
+    _setup(ctx, inputs, output, output if keeps(inputs[5]) == "result" else None)
+
+
+def _backward_of_op(ctx: Any, d: Any, _of_z: Any = None) -> Any:
+    x, weight, bias, up, up_bias, kept = ctx.saved_tensors
+    if kept is None and keeps(ctx.activation.name) == "z":  # linear_v1 called by others than us
+        kept = _preactivation(x, weight, bias, up, up_bias)
+    return (*backward(ctx, d, x, weight, up, kept, plain), None, None, None)
+
+
+def _preactivation(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any) -> Any:
+    z = linear(x, weight, bias, None, None, "none", [], None)
+    if up is None:
+        return z
+    return torch.cat((z, linear(x, up, up_bias, None, None, "none", [], None)), dim=-1)
+
+
+torch.library.register_autograd("matmul_fused::linear_v1", _backward_of_op, setup_context=_setup_result, lib=_library)
+torch.library.register_autograd("matmul_fused::linear_z_v1", _backward_of_op, setup_context=_setup_z, lib=_library)

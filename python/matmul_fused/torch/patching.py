@@ -1,0 +1,361 @@
+"""`patch` and `unpatch`: fused calls in the modules of a model as it stands, and the report of what was done.
+
+A site is a module whose forward takes one argument and passes the result of a torch.nn.Linear to an activation and
+nowhere else. That is read from a symbolic trace of this forward, with every child as a black box, in training and in
+eval mode; what cannot be traced is left alone. Nothing is changed before all sites are known, and every change has its
+undo.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import types
+import weakref
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from matmul_fused.report import table
+
+from .activations import Activation, known
+from .modules import FusedLinear, Packed, gate_times_up
+
+WHEN = ("always", "never")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What became of one site."""
+
+    site: str
+    """Name of the module within the model; "" is the model itself."""
+    form: str
+    """ "linear" (a linear and its activation) or "gate/up" (the MLP of Llama)."""
+    activation: str
+    fused: bool
+    why: str
+    """What was done, or why the site was left alone."""
+
+
+class Report(list[Record]):
+    """Records of the sites of a model, in its order. Prints as a table."""
+
+    def __repr__(self) -> str:
+        rows = [
+            (record.site or "(model)", record.form, record.activation, "fused" if record.fused else "left", record.why)
+            for record in self
+        ]
+        fused = sum(record.fused for record in self)
+        return table([("site", "form", "activation", "", "why"), *rows], f"matmul_fused.torch: {fused} fused")
+
+
+class _Left(Exception):  # noqa: N818  # no error: the reason for which a site is left alone
+    pass
+
+
+# --- the sites of a module ---
+
+# Activations of transformers, by class name: (name here, attributes that must have one value).
+_TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "NewGELUActivation": ("gelu_tanh", {}),
+    "GELUTanh": ("gelu_tanh", {}),
+    "PytorchGELUTanh": ("gelu_tanh", {}),
+    "FastGELUActivation": ("gelu_tanh", {}),
+    "GELUActivation": ("gelu", {}),
+    "QuickGELUActivation": ("quick_gelu", {}),
+    "SiLUActivation": ("silu", {}),
+    "ReLUSquaredActivation": ("relu_squared", {}),
+    "MishActivation": ("mish", {}),
+    "ClippedGELUActivation": ("gelu_10", {"min": -10, "max": 10}),
+}
+
+
+def _activation(module: torch.nn.Module) -> Activation | None:
+    """The activation that a module is."""
+    kind = type(module)
+    if kind.__module__ == "transformers.activations" and kind.__name__ in _TRANSFORMERS:
+        name, fixed = _TRANSFORMERS[kind.__name__]
+        same = all(getattr(module, attribute, None) == value for attribute, value in fixed.items())
+        return Activation(name) if same else None
+    found = known(module)
+    return None if found is None or found.name == "none" or found.gated else found
+
+
+def _kind(module: Any) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
+def _check_hooks(name: str, module: Any) -> None:
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    if any(getattr(module, kind) for kind in hooks):
+        raise _Left(f"{name} has hooks")
+    if "forward" in vars(module):
+        raise _Left(f"{name}: its forward was replaced")
+
+
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def _check_linear(name: str, module: Any, uses: Counter[int]) -> None:
+    """Leave what is more than a plain nn.Linear: LoRA, quantised and sharded weights, hooks, shared modules."""
+    if type(module) is not torch.nn.Linear:
+        raise _Left(f"{name} is a {_kind(module)}, not a torch.nn.Linear")
+    if type(module.weight) is not torch.nn.Parameter:
+        raise _Left(f"the weight of {name} is a {_kind(module.weight)}, not a plain parameter")
+    if module.weight.dtype not in _DTYPES or module.weight.layout != torch.strided:
+        raise _Left(f"the weight of {name} is {module.weight.dtype}, {module.weight.layout}")
+    _check_hooks(name, module)
+    if uses[id(module)] > 1:
+        raise _Left(f"{name} is a part of several modules")
+
+
+class _Tracer(fx.Tracer):  # type: ignore[misc]
+    """Traces one forward; every module in it is a black box."""
+
+    def is_leaf_module(self, module: Any, qualified_name: str) -> bool:
+        return True
+
+
+def _graph(module: torch.nn.Module) -> Any:
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    if len(parameters) != 1 or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        raise _Left("its forward takes more than one argument")
+    try:
+        return _Tracer().trace(module)
+    except Exception as error:  # any code of a model runs here
+        said = str(error).strip().splitlines() or [""]
+        raise _Left(f"its forward cannot be traced: {type(error).__name__}: {said[0]}") from error
+
+
+def _graphs(module: torch.nn.Module) -> list[Any]:
+    """The forward of a module as graphs: in training and in eval mode."""
+    before = dict(vars(module))
+    try:
+        graphs = []
+        for module.training in (True, False):  # of this module alone
+            graphs.append(_graph(module))
+            after = vars(module)
+            if after.keys() != before.keys() or any(
+                after[name] is not before[name] for name in before if name != "training"
+            ):
+                raise _Left("its forward sets attributes")
+        return graphs
+    finally:
+        vars(module).clear()
+        vars(module).update(before)
+
+
+@dataclass(frozen=True)
+class _Site:
+    form: str
+    linears: tuple[str, ...]
+    act: str
+    activation: Activation
+
+
+def _children_used_once(graph: Any) -> dict[str, Any]:
+    """target -> node, for children that are called at one place, on one argument."""
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    return {
+        node.target: node
+        for node in graph.nodes
+        if node.op == "call_module" and calls[node.target] == 1 and len(node.args) == 1 and not node.kwargs
+    }
+
+
+def _only(values: Any) -> Any:
+    """The one value there is, or None."""
+    (value,) = list(values) if len(values) == 1 else (None,)
+    return value
+
+
+def _gate(graph: Any, act: Any, nodes: dict[str, Any]) -> tuple[str, ...] | None:
+    """(gate, up, down) if the whole graph is down(act(gate(x)) * up(x))."""
+    gate, product = act.args[0], _only(act.users)
+    if product is None or product.target is not operator.mul or product.kwargs:
+        return None
+    up, down = _only([other for other in product.args if other is not act]), _only(product.users)
+    if any(node not in nodes.values() for node in (up, down)) or len(up.users) != 1:
+        return None
+    if gate.args != up.args or gate.args[0].op != "placeholder":
+        return None
+    (output,) = [node for node in graph.nodes if node.op == "output"]
+    if output.args != (down,) or len(graph.nodes) != 7:
+        return None
+    return gate.target, up.target, down.target
+
+
+def _sites_of(graph: Any, acts: dict[str, Activation]) -> set[_Site]:
+    nodes = _children_used_once(graph)
+    found = set()
+    for name, activation in acts.items():
+        if name not in nodes:
+            continue
+        act = nodes[name]
+        source = act.args[0]
+        if source not in nodes.values() or len(source.users) != 1 or source.target in acts:
+            continue
+        gate = _gate(graph, act, nodes)
+        found.add(_Site("gate/up" if gate else "linear", gate or (source.target,), name, activation))
+    return found
+
+
+def _looks_linear(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.Linear) or any(
+        hasattr(module, attribute) for attribute in ("weight", "base_layer", "qweight")
+    )
+
+
+# --- changes, each with its undo ---
+
+# Of a module with sites: [(site, the activation module that was taken out, if one was)]; of a model: its report.
+_SITES = "_sites_of_matmul_fused"
+_REPORT = "_report_of_matmul_fused"
+_PACKED = "_packed_by_matmul_fused"
+
+# Activations of a gate that have a gated form.
+_GATED_BY = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu", "sigmoid": "glu"}
+
+
+def _as_checked(linear: Any) -> bool:
+    """Is it still what patch saw? LoRA may have been added since, or a hook."""
+    return type(linear) is torch.nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
+
+
+def _fuse_gate(module: Any, site: _Site) -> None:
+    gate_name, up_name, down_name = site.linears
+    activation = _GATED_BY[site.activation.name]
+
+    def forward(self: Any, x: Any) -> Any:
+        gate, up = getattr(self, gate_name), getattr(self, up_name)
+        if not _as_checked(gate) or not _as_checked(up):
+            return type(self).forward(self, x)
+        hidden = gate_times_up(self, getattr(self, _PACKED), x, gate, up, activation)
+        return getattr(self, down_name)(hidden)
+
+    setattr(module, _PACKED, Packed())
+    module.forward = types.MethodType(forward, module)
+
+
+def _fuse_linear(module: Any, site: _Site) -> None:
+    linear, act = module.get_submodule(site.linears[0]), module.get_submodule(site.act)
+    linear.__class__ = FusedLinear
+    linear._set(site.activation, None, True)
+    setattr(module, site.act, torch.nn.Identity().train(act.training))
+
+
+def _fuse(module: Any, site: _Site) -> None:
+    vars(module).setdefault(_SITES, []).append((site, module.get_submodule(site.act)))
+    (_fuse_gate if site.form == "gate/up" else _fuse_linear)(module, site)
+
+
+def _restore(module: Any, site: _Site, act: Any) -> None:
+    if site.form == "gate/up":
+        for name in ("forward", _PACKED):
+            vars(module).pop(name, None)
+        return
+    linear = module.get_submodule(site.linears[0])
+    if type(linear) is FusedLinear:
+        linear.__class__ = torch.nn.Linear
+        for name in ("activation", "gate_layout", "prepack", "_packed"):
+            delattr(linear, name)
+    setattr(module, site.act, act.train(module.training))
+
+
+def _spell(activation: Activation) -> str:
+    return ", ".join((activation.name, *(f"{value:g}" for value in activation.parameters)))
+
+
+def _plan(name: str, module: torch.nn.Module, uses: Counter[int]) -> list[tuple[_Site | None, Record]]:
+    """The sites of one module, with what would become of them."""
+    acts = {child: act for child, part in module.named_children() if (act := _activation(part))}
+    if not acts or not any(_looks_linear(part) for part in module.children()):
+        return []
+    words = "; ".join(_spell(activation) for activation in acts.values())
+    try:
+        _check_hooks("it", module)
+        train, evaluated = (_sites_of(graph, acts) for graph in _graphs(module))
+    except _Left as left:
+        return [(None, Record(name, "linear", words, False, str(left)))]
+    sites = sorted(train & evaluated, key=lambda site: list(acts).index(site.act))
+    if not sites:
+        return [(None, Record(name, "linear", words, False, "no linear goes to the activation alone"))]
+    planned: list[tuple[_Site | None, Record]] = []
+    for site in sites:
+        spelled = _spell(site.activation)
+        try:
+            _check_site(module, site, uses)
+        except _Left as left:
+            planned.append((None, Record(name, site.form, spelled, False, str(left))))
+        else:
+            planned.append((site, Record(name, site.form, spelled, True, " + ".join((*site.linears[:2], site.act)))))
+    return planned
+
+
+def _check_site(module: torch.nn.Module, site: _Site, uses: Counter[int]) -> None:
+    act = module.get_submodule(site.act)
+    if site.form == "gate/up":
+        if site.activation.name not in _GATED_BY:
+            raise _Left(f"there is no gated form of {site.activation.name}")
+        for linear in site.linears[:2]:
+            _check_linear(linear, module.get_submodule(linear), uses)
+    else:
+        _check_linear(site.linears[0], module.get_submodule(site.linears[0]), uses)
+    _check_hooks(site.act, act)
+    if sum(part is act for part in module._modules.values()) > 1:
+        raise _Left(f"{site.act} has another name in the module, too")
+
+
+# --- what users call ---
+
+_last: weakref.ref[torch.nn.Module] | None = None
+
+
+def patch(model: torch.nn.Module, when: str = "always") -> Report:
+    """Let linear layers of a model and the activations behind them run as one call each; what was done and why not.
+
+    The modules stay the same objects, with the same parameters and state_dict; gradients are recorded as before.
+    LoRA-wrapped, quantised and sharded layers, and modules with hooks, are left alone. when: "always", or "never" for
+    the report alone. A model that is patched already is unpatched first. An exception leaves the model as it was.
+    """
+    global _last
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is a {_kind(model)}; it must be a torch.nn.Module")
+    if when not in WHEN:
+        raise ValueError(f"when is {when!r}; it must be one of {', '.join(map(repr, WHEN))}")
+    unpatch(model)
+    uses = Counter(id(part) for _, part in model.named_modules(remove_duplicate=False))
+    planned = [(part, *plan) for name, part in model.named_modules() for plan in _plan(name, part, uses)]
+    made = Report()
+    try:
+        for module, site, record in planned:
+            if site is not None and when == "never":
+                record = replace(record, fused=False, why='when is "never"')
+            elif site is not None:
+                _fuse(module, site)
+            made.append(record)
+    except BaseException:
+        unpatch(model)
+        raise
+    vars(model)[_REPORT] = made
+    _last = weakref.ref(model)
+    return made
+
+
+def unpatch(model: torch.nn.Module) -> None:
+    """Undo patch(model), also in a copy of a patched model; nothing happens to a model that is not patched."""
+    vars(model).pop(_REPORT, None)
+    for module in list(model.modules()):
+        for site, act in reversed(vars(module).pop(_SITES, [])):
+            _restore(module, site, act)
+
+
+def report(model: torch.nn.Module | None = None) -> Report:
+    """The report of patch(model), or of the last model that was patched; empty if there is none."""
+    if model is None and _last is not None:
+        model = _last()
+    return Report(vars(model).get(_REPORT, ())) if model is not None else Report()

@@ -1,0 +1,223 @@
+"""FusedLinear and FusedMLP: nn.Linear's state_dict, and a prepacked weight that is never an old one."""
+
+import copy
+import io
+import pickle
+
+import pytest
+
+import matmul_fused as mf
+
+torch = pytest.importorskip("torch")
+
+from matmul_fused.torch import FusedLinear, FusedMLP  # noqa: E402
+
+F = torch.nn.functional
+X = torch.randn(64, 40, generator=torch.Generator().manual_seed(0))
+
+
+def layer(activation="gelu", out=24, **keywords):
+    torch.manual_seed(1)
+    return FusedLinear(40, out, activation=activation, **keywords).eval()
+
+
+def check(module, x=X):
+    """The module gives what its present parameters say, and used the prepacked weight."""
+    with torch.no_grad():
+        got = module(x)
+        wanted = F.gelu(F.linear(x.double(), module.weight.double(), module.bias.double()))
+    assert got.dtype == x.dtype
+    assert torch.allclose(got.double(), wanted, atol=1e-5 if x.dtype == torch.float32 else 2e-2)
+    return module._packed._packed
+
+
+def test_state_dict_is_that_of_linear():
+    plain, fused = torch.nn.Linear(40, 24), layer()
+    assert list(fused.state_dict()) == list(plain.state_dict())
+    check(fused)
+    assert list(fused.state_dict()) == list(plain.state_dict())
+    fused.load_state_dict(plain.state_dict())
+    plain.load_state_dict(fused.state_dict())
+    assert "activation='gelu'" in repr(fused)
+
+
+def test_the_weight_is_packed_once():
+    fused = layer()
+    packed = check(fused)
+    assert type(packed) is mf.PackedMatrix
+    assert check(fused) is packed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.weight.detach().mul_(2),
+        lambda m: m.load_state_dict(layer(None).state_dict() | {"weight": torch.ones(24, 40)}),
+        lambda m: setattr(m, "weight", torch.nn.Parameter(torch.ones(24, 40))),
+        lambda m: setattr(m.weight, "data", torch.ones(24, 40)),
+        lambda m: torch.optim.SGD(m.parameters(), 0.5).step(),
+        lambda m: m.to(torch.bfloat16).to(torch.float32),
+        lambda m: torch.nn.init.normal_(m.weight),
+    ],
+    ids=["in place", "load_state_dict", "parameter", "data", "optimizer", "to", "init"],
+)
+def test_a_changed_weight_is_packed_again(change):
+    fused = layer()
+    packed = check(fused)
+    fused.weight.grad = torch.ones(24, 40)
+    change(fused)
+    assert check(fused) is not packed
+
+
+def test_memory_that_is_used_again_is_another_weight():
+    fused = layer()
+    for value in range(20):
+        fused.weight.data = torch.empty(0)
+        fused.weight.data = torch.full((24, 40), value / 100)
+        check(fused)
+
+
+def test_writes_that_torch_does_not_count_need_drop_packed():
+    fused = layer()
+    check(fused)
+    fused.weight.data.mul_(2)
+    fused.drop_packed()
+    check(fused)
+
+
+def test_training_keeps_no_packed_weight():
+    fused = layer()
+    check(fused)
+    fused.train()
+    assert fused._packed._packed is None
+    fused(X).sum().backward()
+    assert fused._packed._packed is None
+    assert fused.weight.grad is not None
+    fused.eval()
+    assert fused(X).requires_grad
+    assert fused._packed._packed is None
+    check(fused)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_few_rows_of_16_bits_read_the_plain_weight(dtype):
+    fused = layer().to(dtype)
+    assert check(fused, X[:4].to(dtype)) is None
+    assert check(fused, X.to(dtype)) is not None
+
+
+def test_prepack_can_be_turned_off():
+    assert check(layer(prepack=False)) is None
+
+
+def test_copies_and_pickles_pack_again():
+    fused = layer()
+    packed = check(fused)
+    buffer = io.BytesIO()
+    torch.save(fused, buffer)
+    buffer.seek(0)
+    for other in (copy.deepcopy(fused), pickle.loads(pickle.dumps(fused)), torch.load(buffer, weights_only=False)):
+        assert other._packed._packed is None
+        assert check(other) is not packed
+    assert check(fused) is packed
+
+
+def test_inference_tensors_and_autocast():
+    with torch.inference_mode():
+        fused = layer()  # its parameters count no versions
+        assert fused(X).shape == (64, 24)
+        assert fused._packed._packed is None
+    fused = layer()
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        assert fused(X).dtype == torch.bfloat16
+    with torch.inference_mode():
+        check(fused)
+
+
+@pytest.mark.parametrize("layout", [None, "halves", "halves_up_first", "interleaved"])
+def test_gated(layout):
+    fused = layer("swiglu", gate_layout=layout)
+    with torch.no_grad():
+        got = fused(X)
+        assert fused._packed._packed is not None
+        assert torch.allclose(
+            got, mf.matmul_fused(X, fused.weight.t(), fused.bias, "swiglu", gate_layout=layout), atol=1e-6
+        )
+
+
+def test_from_linear_shares_the_parameters():
+    plain = torch.nn.Linear(40, 24).eval()
+    fused = FusedLinear.from_linear(plain, torch.nn.GELU())
+    assert fused.weight is plain.weight
+    assert fused.bias is plain.bias
+    assert not fused.training
+    check(fused)
+    with pytest.raises(TypeError, match=r"linear is a FusedLinear; it must be a torch\.nn\.Linear"):
+        FusedLinear.from_linear(fused)
+
+
+def test_compiled():
+    fused = layer()
+    packed = check(fused)
+    with torch.no_grad():
+        compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
+        assert torch.allclose(compiled(X), fused(X), atol=1e-6)
+    assert check(fused) is packed
+
+
+def test_meta_device():
+    assert FusedLinear(40, 24, device="meta", activation="relu").eval()(X.to("meta")).shape == (64, 24)
+
+
+# --- FusedMLP ---
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("activation", ["swiglu", "geglu_tanh", "gelu"])
+def test_mlp(activation, bias):
+    torch.manual_seed(2)
+    module = FusedMLP(40, 56, activation=activation, bias=bias).eval()
+    names = ("gate_proj", "up_proj", "down_proj") if activation != "gelu" else ("up_proj", "down_proj")
+    kinds = ("weight", "bias") if bias else ("weight",)
+    assert list(module.state_dict()) == [f"{name}.{kind}" for name in names for kind in kinds]
+    act = {"swiglu": F.silu, "geglu_tanh": lambda g: F.gelu(g, approximate="tanh"), "gelu": F.gelu}[activation]
+    double = copy.deepcopy(module).double()
+
+    def exact(x):
+        linear = {name: torch.nn.Module.get_submodule(double, name) for name in names}
+        up, down = (lambda h, m=linear[n]: F.linear(h, m.weight, m.bias) for n in ("up_proj", "down_proj"))
+        if activation == "gelu":
+            return down(act(up(x)))
+        gate = linear["gate_proj"]
+        return down(act(F.linear(x, gate.weight, gate.bias)) * up(x))
+
+    wanted = exact(X.double())
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.allclose(module(X).double(), wanted, atol=1e-5)
+    got = torch.compile(module, backend="aot_eager", fullgraph=True)(X)
+    assert torch.allclose(got.double(), wanted, atol=1e-5)
+    ours = torch.autograd.grad(module.train()(X).sum(), list(module.parameters()))
+    theirs = torch.autograd.grad(wanted.sum(), list(double.parameters()))
+    assert all(torch.allclose(a.double(), b, rtol=1e-4, atol=1e-4) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_mlp_notices_changed_weights():
+    module = FusedMLP(40, 56).eval()
+    with torch.no_grad():
+        module(X)
+        packed = module._packed._packed
+        assert module(X) is not None
+        assert module._packed._packed is packed
+        module.up_proj.weight.mul_(2)
+        plain = FusedMLP(40, 56, prepack=False).eval()
+        plain.load_state_dict(module.state_dict())
+        assert torch.allclose(module(X), plain(X), atol=1e-5)
+        assert module._packed._packed is not packed
+    module.drop_packed()
+    assert module._packed._packed is module.down_proj._packed._packed is None
+
+
+def test_mlp_refuses_names_of_one_weight():
+    with pytest.raises(ValueError, match="means one weight for gate and up; FusedMLP keeps them apart"):
+        FusedMLP(40, 56, activation="silu_and_mul")
