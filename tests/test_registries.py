@@ -5,6 +5,7 @@ release 0.33 (vllm/model_executor/layers/activation.py), as it cannot be install
 """
 
 import inspect
+import sys
 
 import numpy as np
 import pytest
@@ -106,6 +107,15 @@ def test_transformers_names():
     for name in activations.ACT2CLS:
         if name not in TRANSFORMERS_LEFT_OUT:
             accepts(name)
+
+
+def test_recognition_keeps_no_module():
+    for function in (np.tanh, np.exp):
+        mf.matmul_fused(X, W, activation=function)
+        before = sys.getrefcount(np)
+        for _ in range(50):
+            mf.matmul_fused(X, W, activation=function)
+        assert sys.getrefcount(np) < before + 50
 
 
 def test_recognition_imports_nothing_and_survives_mocks():

@@ -45,6 +45,7 @@ static PyObject *look_up(const char *module_name, const char *name)
                           ? PyDict_GetItemWithError(PyModule_GetDict(module), key)
                           : NULL;
     Py_XDECREF(key);
+    Py_XDECREF(module); /* sys.modules holds it */
     PyErr_Clear(); /* lint: what cannot be looked up is not known */
     return found;
 }
