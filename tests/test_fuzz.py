@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import matmul_fused as mf
-from fuzz import hostile, refuse
+from fuzz import around, hostile, refuse
+from fuzz.draw import Call
 from fuzz.worker import Player, describe, leaked
 from fuzz.world import CALLS, World
 from matmul_fused import _core
@@ -52,7 +53,8 @@ def test_the_library_passes(sweep_seed):
     assert player.made["valid"] > WORLDS * CALLS * 0.9
     assert player.made["refused"] > WORLDS * CALLS * 0.15
     assert min(player.made["explain"], player.made["prepack"]) > 0
-    assert len(player.rows) > len(refuse.ROWS + hostile.ROWS) * 0.8
+    assert len(+player.rows) > len(player.rows) * 0.8
+    assert len(player.rows) >= len(refuse.ROWS + hostile.ROWS + around.ROWS)
 
 
 def test_a_call_follows_from_seed_and_number():
@@ -149,6 +151,113 @@ def test_a_bug_is_seen(bug, monkeypatch):
     monkeypatch.setattr(mf, "matmul_fused", bug)
     with pytest.raises(AssertionError, match=BUGS[bug]):
         play(1)
+
+
+def disturb(row, enough):
+    """Calls of some worlds, made again under one row until it applied often enough."""
+    rng, times = Random(3), 0
+    for number in range(400):
+        world = World(4, number)
+        world.enter()
+        for _ in range(20):
+            times += row(world, Call(world, rng), rng)
+        world.leave()
+        if times >= enough:
+            return
+    raise RuntimeError(f"{row.__name__} applied {times} times")
+
+
+@pytest.mark.parametrize("row", around.ROWS, ids=lambda row: row.__name__)
+def test_what_happens_around_a_call_changes_nothing(row):
+    modules, threads = dict(sys.modules), mf.get_num_threads()
+    disturb(row, 5)
+    mf.set_num_threads(threads)
+    kept = {name for name in modules if name.partition(".")[0] in ("torch", "jax", "cupy", "ml_dtypes", "matmul_fused")}
+    assert {name: sys.modules.get(name) for name in kept} == {name: modules[name] for name in kept}
+    assert os.sched_getaffinity(0) == around.CPUS
+
+
+def escapes_its_affinity(*arguments, **keywords):
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), around.CPUS)
+    return real(*arguments, **keywords)
+
+
+def leaves_another_float_mode(*arguments, **keywords):
+    result = real(*arguments, **keywords)
+    around.float_mode(0x5F80)
+    return result
+
+
+def rounds_as_the_thread_does(*arguments, **keywords):
+    down = around.float_mode() & 0x6000 == 0x2000
+    result = real(*arguments, **keywords)
+    if down and isinstance(result, np.ndarray) and result.size:
+        result[(0,) * result.ndim] -= 1
+    return result
+
+
+def leaves_its_number_of_threads(*arguments, **keywords):
+    result = real(*arguments, **keywords)
+    _core._use_num_threads(7)
+    return result
+
+
+def asks_a_mock(*arguments, **keywords):
+    getattr(sys.modules.get("torch"), "Tensor", None) is None or sys.modules["torch"].Tensor.mro()
+    return real(*arguments, **keywords)
+
+
+def keeps_modules(*arguments, kept=[], **keywords):  # noqa: B006
+    kept.append(sys.modules.get("torch.nn.functional"))
+    return real(*arguments, **keywords)
+
+
+def reads_what_it_wrote(*arguments, **keywords):
+    result = real(*arguments, **keywords)
+    others = [keywords[name] for name in ("C", "multiply") if isinstance(keywords.get(name), np.ndarray)]
+    if isinstance(result, np.ndarray) and any(np.may_share_memory(other, result) for other in others):
+        result += 1
+    return result
+
+
+AROUND = {
+    "affinity": (escapes_its_affinity, "left the CPUs"),
+    "float_modes": (leaves_another_float_mode, "float mode .* became"),
+    "float_modes ": (rounds_as_the_thread_does, "^out"),
+    "num_threads": (leaves_its_number_of_threads, "changed the number"),
+    "mocked": (asks_a_mock, "has no attribute"),
+    "callables": (keeps_modules, "references to modules were kept"),
+    "interleaved": (reads_what_it_wrote, "has other values"),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_a_bug_around_a_call_is_seen(name, monkeypatch):
+    bug, text = AROUND[name]
+    if name == "affinity" and len(around.CPUS) < 2:
+        pytest.skip("one CPU")
+    row = getattr(around, name.strip())
+    monkeypatch.setattr(mf, "matmul_fused", bug)
+    usual = around.float_mode()
+    try:
+        with pytest.raises((AssertionError, AttributeError), match=text):
+            disturb(row, 100)
+    finally:
+        around.float_mode(usual)
+        _core._use_num_threads(None)
+
+
+def test_a_pickle_that_is_taken_wrongly_is_seen(monkeypatch):
+    weight = mf.prepack(np.ones((3, 4), np.float32))
+    for bug, wrong in (
+        (lambda *arguments: weight.nonsense, around.Wrong),
+        (lambda *arguments: type("Odd", (), {"shape": (3, 4), "dtype": "int8"})(), AssertionError),
+    ):
+        bug.__module__, bug.__qualname__ = "matmul_fused._core", "_unpickle_packed"
+        monkeypatch.setattr(_core, "_unpickle_packed", bug)
+        with pytest.raises(wrong):
+            disturb(around.pickles, 20)
 
 
 def test_a_process_reports_its_finding(tmp_path):

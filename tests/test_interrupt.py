@@ -1,5 +1,7 @@
 """A long call ends soon after a signal whose handler raises, and goes on, unharmed, after one whose handler returns."""
 
+import importlib
+
 import pytest
 
 from support import ISOLATED, KERNELS, python
@@ -70,3 +72,15 @@ def test_a_call_on_another_thread_goes_on():
 def test_a_handler_has_a_float_mode_of_its_own(kernel):
     pytest.importorskip("torch")
     assert run("modes", kernel, 2) == []
+
+
+def test_the_bench_prints_median_and_worst(capsys, monkeypatch):
+    """Its exit code is that of a quiet machine: here other tests compute."""
+    monkeypatch.syspath_prepend(ISOLATED.parents[1] / "bench")
+    bench_interrupt = importlib.import_module("bench_interrupt")
+    assert bench_interrupt.main(["--samples", "3", "--threads", "1", "tiles"]) in (0, 1)
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split()[:4] == ["way", "samples", "median", "worst"]
+    name, samples, median, unit, worst, _ = row.split()
+    assert (name, samples, unit) == ("tiles", "3", "ms")
+    assert 0 < float(median) <= float(worst) < 2000

@@ -1,12 +1,15 @@
 """The package as a newcomer meets it: version, wheel, light import, types, logger, command line."""
 
 import ast
+import collections
 import importlib.metadata
 import importlib.util
 import inspect
+import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -166,6 +169,22 @@ def test_stubs_for_a_user():
     assert all(said.count(f"user.py:{line}:") <= 15 for line in errors)
     wanted = {number for number, line in enumerate(path.read_text().splitlines(), 1) if line.endswith("# error")}
     assert errors == wanted
+
+
+def test_stubs_for_a_user_by_pyright():
+    """The same by pyright (a package of PyPI that runs on node)."""
+    pytest.importorskip("pyright", reason="pyright is not installed")
+    if not shutil.which("node"):
+        pytest.skip("pyright needs node")
+    path = ROOT / "tests" / "typing" / "user.py"
+    done = python("-m", "pyright", "--outputjson", "--pythonpath", sys.executable, str(path), check=False)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    lines = collections.Counter()
+    for error in found:
+        lines[error["range"]["start"]["line"] + 1] += error["message"].count("\n") + 1
+    wanted = {number for number, line in enumerate(path.read_text().splitlines(), 1) if line.endswith("# error")}
+    assert set(lines) == wanted, done.stdout
+    assert max(lines.values()) <= 15, lines
 
 
 def test_stubs_for_a_user_of_torch():

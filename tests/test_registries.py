@@ -1,10 +1,13 @@
 """Which activations of torch, jax, transformers and vLLM there are, and why the others are not.
 
-The lists of installed libraries are walked, so that a new release shows what it adds; vLLM's names are those of its
-release 0.33 (vllm/model_executor/layers/activation.py), as it cannot be installed beside the tests.
+The lists of installed libraries are walked, so that a new release shows what it adds; vLLM's names, which cannot be
+installed beside the tests, stand in vllm_activations.json with their source.
 """
 
 import inspect
+import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,15 +30,26 @@ JAX_LEFT_OUT = {
     "log1mexp": "no activation", "one_hot": "no activation", "dot_product_attention": "a layer",
     "scaled_dot_general": "a product", "scaled_matmul": "a product", "get_scaled_dot_general_config": "a setting",
 }  # fmt: skip
+# What stands for each name of vllm_activations.json; a reason where nothing does.
 VLLM = {
-    "gelu": "gelu", "gelu_fast": "gelu_fast", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_pytorch_tanh",
-    "relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "swish", "quick_gelu": "quick_gelu", "tanh": "tanh",
-    "sigmoid": "sigmoid", "xielu": "xielu", "silu_and_mul": "silu_and_mul", "mul_and_silu": "mul_and_silu",
-    "silu_and_mul_with_clamp": ("silu_and_mul_with_clamp", 7), "gelu_and_mul": "gelu_and_mul",
-    "swigluoai_and_mul": "swigluoai_and_mul", "swiglustep_and_mul": "swiglustep_and_mul",
-    "fatrelu_and_mul": ("fatrelu_and_mul", 0.5), "situ_and_mul": ("situ_and_mul", 4, 25),
-    "gelu_and_mul_sparse": "its threshold is a statistic of the row",
+    "activations": {
+        "gelu": "gelu", "gelu_fast": "gelu_fast", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_pytorch_tanh",
+        "relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "swish", "quick_gelu": "quick_gelu", "tanh": "tanh",
+        "sigmoid": "sigmoid", "xielu": "xielu",
+    },
+    "gates": {
+        "gelu": "geglu", "gelu_pytorch_tanh": "geglu_tanh", "silu": "swiglu", "swish": "swiglu", "geglu": "geglu",
+        "swigluoai": "swigluoai_and_mul",
+    },
+    "operations": {
+        "gelu": "gelu", "gelu_tanh": "gelu_tanh", "gelu_fast": "gelu_fast", "gelu_new": "gelu_new", "relu2": "relu2",
+        "quick_gelu": "quick_gelu", "xielu": "xielu", "silu_and_mul": "silu_and_mul", "mul_and_silu": "mul_and_silu",
+        "silu_and_mul_with_clamp": ("silu_and_mul_with_clamp", 7), "gelu_and_mul": "gelu_and_mul",
+        "swigluoai_and_mul": "swigluoai_and_mul", "swiglustep_and_mul": "swiglustep_and_mul",
+        "fatrelu_and_mul": ("fatrelu_and_mul", 0.5), "situ_and_mul": ("situ_and_mul", 4, 25),
+    },
 }  # fmt: skip
+VLLM_LEFT_OUT = {"gelu_and_mul_sparse": "its threshold is a statistic of the row"}
 TRANSFORMERS_LEFT_OUT = {"prelu": LEARNT}
 
 
@@ -93,12 +107,26 @@ def test_jaxs_functions():
 
 
 def test_vllms_names():
-    for name, activation in VLLM.items():
-        if name == "gelu_and_mul_sparse":  # the reason stands in the list
-            with pytest.raises(ValueError, match="unknown activation"):
-                accepts(name)
-        else:
+    """Every name of the list is served, or stands with its reason; nothing stands that the list has not."""
+    names = json.loads(Path(__file__).with_name("vllm_activations.json").read_text())
+    assert "vllm-0.33.0" in names.pop("source")
+    assert set(names) == set(VLLM)
+    for kind, known in VLLM.items():
+        assert set(names[kind]) - set(VLLM_LEFT_OUT) == set(known)
+        for activation in known.values():
             accepts(activation)
+    assert set(VLLM_LEFT_OUT) <= set(names["operations"])
+    for name in VLLM_LEFT_OUT:
+        with pytest.raises(ValueError, match="unknown activation"):
+            accepts(name)
+
+
+def test_the_page_has_every_activation():
+    """docs/activations.md; its errors are those of the run that wrote it."""
+    from support import python
+
+    done = python(Path(__file__).parents[1] / "tools" / "activation_table.py", "--check", check=False)
+    assert (done.returncode, done.stdout) == (0, ""), "run python tools/activation_table.py"
 
 
 def test_transformers_names():
@@ -106,6 +134,15 @@ def test_transformers_names():
     for name in activations.ACT2CLS:
         if name not in TRANSFORMERS_LEFT_OUT:
             accepts(name)
+
+
+def test_recognition_keeps_no_module():
+    for function in (np.tanh, np.exp):
+        mf.matmul_fused(X, W, activation=function)
+        before = sys.getrefcount(np)
+        for _ in range(50):
+            mf.matmul_fused(X, W, activation=function)
+        assert sys.getrefcount(np) < before + 50
 
 
 def test_recognition_imports_nothing_and_survives_mocks():

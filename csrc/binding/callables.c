@@ -35,8 +35,8 @@ static const fixed fixed_values[] = {
 #include "binding/callables.def"
 };
 
-/* Borrowed; NULL without an exception where the module, or the name in it, is not there. A stand-in
- * that is no module (a mock) has nothing. */
+/* Borrowed; NULL where the module, or the name in it, is not there, with an exception only for want
+ * of memory. A stand-in that is no module (a mock) has nothing. */
 static PyObject *look_up(const char *module_name, const char *name)
 {
     PyObject *module = mmf_imported_module(module_name);
@@ -45,13 +45,16 @@ static PyObject *look_up(const char *module_name, const char *name)
                           ? PyDict_GetItemWithError(PyModule_GetDict(module), key)
                           : NULL;
     Py_XDECREF(key);
-    PyErr_Clear(); /* lint: what cannot be looked up is not known */
+    Py_XDECREF(module); /* sys.modules holds it */
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError))
+        PyErr_Clear(); /* lint: what cannot be looked up is not known */
     return found;
 }
 
+/* NULL: with an exception, or it is not known. */
 static const callable *find(PyObject *object)
 {
-    for (size_t i = 0; i < sizeof callables / sizeof *callables; i++) {
+    for (size_t i = 0; i < sizeof callables / sizeof *callables && !PyErr_Occurred(); i++) {
         const callable *row = &callables[i];
         PyObject *wanted = row->is_class ? (PyObject *)Py_TYPE(object) : object;
         if (look_up(row->module, row->name) == wanted)
@@ -110,7 +113,7 @@ mmf_status mmf_find_callable(PyObject *object, mmf_activation_call *call, bool *
     const callable *row = find(object);
     *known = row != NULL;
     if (!row)
-        return MMF_OK;
+        return PyErr_Occurred() ? MMF_PYTHON_ERROR : MMF_OK;
     const char *activation = row->activation;
     mmf_status status = row->is_class ? check_fixed(object, row) : MMF_OK;
     if (!status && row->is_class && strcmp(row->name, "GELU") == 0)

@@ -7,8 +7,6 @@
 
 #include "problem/float_mode.h"
 
-#include <string.h>
-
 mmf_status mmf_parse_scalar(PyObject *object, const char *name, double *value)
 {
     char type[MMF_PRINTABLE];
@@ -24,9 +22,18 @@ mmf_status mmf_parse_scalar(PyObject *object, const char *name, double *value)
                           mmf_fail(MMF_VALUE_ERROR, "%s is too large for a float", name));
 }
 
+/* Is the name of its type that of torch.dtype? -1 with an exception. */
+static int is_torch_dtype(PyObject *object)
+{
+    PyObject *name = PyType_GetName(Py_TYPE(object));
+    const int is = name ? PyUnicode_CompareWithASCIIString(name, "dtype") == 0 : -1;
+    Py_XDECREF(name);
+    return is;
+}
+
 mmf_status mmf_parse_dtype(mmf_state *state, PyObject *object, const char *name, mmf_dtype *dtype)
 {
-    char text[MMF_PRINTABLE], type[MMF_PRINTABLE];
+    char text[MMF_PRINTABLE];
     *dtype = MMF_ABSENT;
     if (object == Py_None)
         return MMF_OK;
@@ -35,9 +42,10 @@ mmf_status mmf_parse_dtype(mmf_state *state, PyObject *object, const char *name,
             *dtype = (mmf_dtype)i;
             return MMF_OK;
         }
-    bool torch = strcmp(mmf_type_name(object, type), "dtype") == 0;
-    mmf_status status =
-        torch ? mmf_torch_dtype(object, dtype, text) : mmf_numpy_dtype(state, object, dtype, text);
+    const int torch = is_torch_dtype(object);
+    mmf_status status = torch < 0   ? MMF_PYTHON_ERROR
+                        : torch > 0 ? mmf_torch_dtype(object, dtype, text)
+                                    : mmf_numpy_dtype(state, object, dtype, text);
     if (status == MMF_TYPE_ERROR)
         return mmf_fail(MMF_TYPE_ERROR,
                         "%s is %s; it must be float32, float64, float16 or bfloat16", name, text);

@@ -13,25 +13,44 @@ from matmul_fused.testing import formulas
 from matmul_fused.testing.rounding import numpy_dtype
 
 from .oracle import check_bound, check_exact
-from .producers import Library, memory_of
+from .producers import Capsule, Library, memory_of
 from .world import DTYPES, Form, Output, World, pick
 
 ACTIVATIONS: tuple[Any, ...] = (
     *((None,) * 6 + ("relu",) * 4 + (("clamp", -2, 3), ("clamp", 3.0, -3.0), ("leaky_relu", -0.5), ("relu",))),
-    # The exact sums reach 2048, where exp overflows float32: the sweeps have it.
-    *(name for name, row in formulas.ACTIVATIONS.items() if name not in ("none", "exp") and not row.required),
+    *(name for name, row in formulas.ACTIVATIONS.items() if name != "none" and not row.required),
     *("GELU", "gelu_new", "relu6", "identity", ("threshold", 1, -2), ("hardshrink", 2), ("xielu", 1, 0.5)),
-    *(("leaky_relu", 0.25), ("elu", -2), ("elu", np.float32(0.5)), ("clamp", 0, float("inf"))),
+    *(("leaky_relu", 0.25), ("elu", -2), ("elu", np.float32(0.5)), ("clamp", 0, float("inf")), ("celu", 0.5)),
+    *(("threshold", np.float64(-1), 3.5), ("softshrink", 0.125), ("hardtanh", -2, 3), ("xielu", 0.25, 2, 0.5, -1e-6)),
 )
 GATED: tuple[Any, ...] = (
     *(name for name, row in formulas.GATED.items() if not row.required),
     *("reglu", ("swiglu_oai", 3), ("swiglu_oai", 2.5, 0), ("swiglu", 2.5), ("swiglu", 3, 1, 0.5), ("situglu", 2, 4)),
+    *(("swiglustep", 1.5), ("fatreglu", 0.5), ("situglu", 3), ("SwiGLU", np.float32(4))),
 )
+# Names of a gated activation that mean a gate_layout, too.
+NAMED = {
+    "halves": ("silu_and_mul", "gelu_tanh_and_mul", ("silu_and_mul_with_clamp", 7), ("fatrelu_and_mul", 0.5)),
+    "halves_up_first": ("mul_and_silu",),
+    "interleaved": ("swigluoai_and_mul", ("swigluoai_and_mul", 3, 1)),
+}
+# In place of bias, C and multiply; exact in every dtype, powers of two or 0.
+NUMBERS = (0, 1, -1, 2.0, 0.5, -0.0, np.float32(-2), np.float64(0.5), np.float16(1), np.int64(2), np.uint8(1))
+WHOLE = tuple(number for number in NUMBERS if number == int(number))  # of C: beta may halve it
 ALPHAS = (1, 1.0, 1.0, 2.0, -1.0, 0.5, 0, True, np.float32(-0.5), np.int64(2), np.float16(1))
 BETAS = (1.0, 0.5, -1, 2, 0.0, np.float64(-0.5))
 REAL_ALPHAS, REAL_BETAS = (1.0, 0.3, -1.7, 1e-3, 0.0), (1.0, -0.7, 0.0, 1e3)
 INFINITE = (float("nan"), float("inf"), -float("inf"))
 LAYOUTS = (None, "halves", "halves_up_first", "interleaved")
+
+
+def addend(rng: Random, forms: list[Form], numbers: tuple[Any, ...] = NUMBERS) -> Form:
+    """One of these, or a number."""
+    if rng.random() >= 0.1:
+        return pick(rng, forms)
+    number = pick(rng, numbers)
+    value = np.array(number, np.float64)
+    return Form(number, "number", value, value, 0)
 
 
 class Call:
@@ -71,6 +90,9 @@ class Call:
         if not self.b[0].gate:
             given = pick(rng, LAYOUTS)
         self.layout = given or self.b[0].gate or "halves"
+        if rng.random() < 0.15:
+            self.activation = pick(rng, NAMED[self.layout])
+            given = given if rng.random() < 0.5 else None
         if given:
             self.keywords["gate_layout"] = given
 
@@ -99,17 +121,17 @@ class Call:
         if rng.random() < 0.5:
             width = world.n if self.layout == "pair" else self.z_columns
             dtypes = [self._dtype(world, rng) for _ in self.b]
-            self.bias = tuple(pick(rng, world.addends(width, dtype)) for dtype in dtypes)
+            self.bias = tuple(addend(rng, world.addends(width, dtype)) for dtype in dtypes)
             if self.layout != "pair":
                 self.bias = self.bias[:1]
         if rng.random() < 0.3:
-            self.c = pick(rng, world.addends(self.z_columns, self._dtype(world, rng)))
+            self.c = addend(rng, world.addends(self.z_columns, self._dtype(world, rng)), WHOLE)
             self.scale = 1.0
             if rng.random() < 0.6:
                 self.keywords["beta"] = pick(rng, REAL_BETAS if world.real else BETAS)
                 self.scale = float(self.keywords["beta"])
         if rng.random() < 0.2:
-            self.multiply = pick(rng, world.factors(self.columns, self._dtype(world, rng)))
+            self.multiply = addend(rng, world.factors(self.columns, self._dtype(world, rng)))
 
     def _draw_outputs(self, world: World, rng: Random) -> None:
         self.out: Output | None = None
@@ -141,6 +163,8 @@ class Call:
             form = getattr(self, name.lower())
             if form is not None:
                 named[name] = form.argument
+                if name == "C" and form is self.out and rng.random() < 0.3:  # the same memory by another object
+                    named[name] = pick(rng, (Capsule(form.view), Capsule(form.view, versioned=False), form.view[...]))
             elif rng.random() < 0.02:
                 named[name] = None
         if rng.random() < 0.2:
@@ -185,12 +209,12 @@ def small(item: Any) -> bool:
     return item is None or isinstance(item, (bool, int, str, float, np.dtype))
 
 
-def check_valid(world: World, call: Call) -> None:
-    """Make the call and judge it. AssertionError: it is wrong."""
+def check_valid(world: World, call: Call, make: Any = None) -> None:
+    """Make the call, or have it made, and judge it. AssertionError: it is wrong."""
     call.prepare()
     items = counted(call.arguments, call.keywords)
     before = references(items)
-    result = mf.matmul_fused(*call.arguments, **call.keywords)
+    result = (make or mf.matmul_fused)(*call.arguments, **call.keywords)
     if call.out is not None:
         assert result is call.out.argument, "out was given, but another object returned"
         del result
@@ -218,7 +242,9 @@ def fresh(world: World, call: Call, result: Any) -> np.ndarray:
     if kind == "library":
         return result.view
     assert result.shape == world.shape(call.columns), f"shape {result.shape}"
-    return memory_of(result, result.shape, numpy_dtype(result.dtype)).copy()
+    values = memory_of(result, result.shape, numpy_dtype(result.dtype)).copy()
+    assert np.asarray(result).tobytes() == values.tobytes(), "an Array whose values are others as a NumPy array"
+    return values
 
 
 def check_explained(world: World, call: Call) -> None:

@@ -10,6 +10,7 @@ import ctypes
 import struct
 from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 
 from fake_dlpack import ALLOCATE, DELETER, FROM_OBJECT, TO_OBJECT, DLTensor, ExchangeAPI, Versioned, new_capsule
@@ -118,12 +119,7 @@ def _view(pointer: int, out: Any) -> int:
 def _allocate(prototype: Any, out: Any, context: int, set_error: int) -> int:
     tensor = prototype[0]
     code, bits = tensor.dtype.code, tensor.dtype.bits
-    if code == 4:
-        import ml_dtypes
-
-        dtype = np.dtype(ml_dtypes.bfloat16)
-    else:
-        dtype = np.dtype({16: "f2", 32: "f4", 64: "f8"}[bits])
+    dtype = np.dtype(ml_dtypes.bfloat16 if code == 4 else {16: "f2", 32: "f4", 64: "f8"}[bits])
     result = Library(np.full([tensor.shape[i] for i in range(tensor.ndim)], np.nan, dtype))
     managed = Versioned(major=1, minor=3, dl_tensor=result.tensor)
     managed.deleter = _FUNCTIONS["delete"]

@@ -109,11 +109,12 @@ def main() -> int:
     total = made["valid"] + made["refused"]
     print(
         f"fuzz: {total} calls of matmul_fused ({made['valid']} valid, {made['refused']} refused in "
+        f"and made anew in "
         f"{len(+figures['rows'])} ways), {made['explain']} of explain, {made['prepack']} of prepack, {seconds:.0f} s; "
         f"{figures['leak']} bytes left by the second half; findings: {len(found)}"
     )
     if not found and total >= 200_000:
-        found += [f"the kind of refusal {name} was never made" for name, n in figures["rows"].items() if not n]
+        found += [f"the kind of call {name} was never made" for name, n in figures["rows"].items() if not n]
     if not found and total < calls:
         found.append(f"only {total} of {calls} calls were made")
     for text in found:

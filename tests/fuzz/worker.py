@@ -26,7 +26,7 @@ import numpy as np
 
 import matmul_fused as mf
 
-from . import hostile, refuse
+from . import around, hostile, refuse
 from .draw import (
     ACTIVATIONS,
     GATED,
@@ -55,7 +55,9 @@ class Player:
         self.index = 0
         self.made: collections.Counter[str] = collections.Counter()
         # A kind of refusal that is never made stays at 0, and its parent says so.
-        self.rows = collections.Counter(dict.fromkeys((row.__name__ for row in refuse.ROWS + hostile.ROWS), 0))
+        self.rows = collections.Counter(
+            dict.fromkeys((row.__name__ for row in refuse.ROWS + hostile.ROWS + around.ROWS), 0)
+        )
         self.random = Random()
 
     @property
@@ -92,6 +94,8 @@ class Player:
             self.fault(world, call, pick(rng, refuse.ROWS), rng)
         elif dice < 0.30:
             self.lie(world, call, pick(rng, hostile.ROWS), rng)
+        elif dice < 0.32:
+            self.disturb(world, call, around.draw(rng), rng)
 
     def fault(self, world: World, call: Call, row: refuse.Row, rng: Random) -> None:
         arguments, keywords = list(call.arguments), dict(call.keywords)
@@ -116,6 +120,13 @@ class Player:
             if self.talk:
                 print(f"  again, {row.__name__}: {capsule.fields}", flush=True)
             check_valid(world, call)
+            self.made["valid"] += 1
+            self.rows[row.__name__] += 1
+
+    def disturb(self, world: World, call: Call, row: around.Row, rng: Random) -> None:
+        if self.talk:
+            print(f"  again, {row.__name__}", flush=True)
+        if row(world, call, rng):
             self.made["valid"] += 1
             self.rows[row.__name__] += 1
 

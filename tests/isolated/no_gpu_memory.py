@@ -1,24 +1,21 @@
 """Every allocation of a GPU call fails once, under the preloaded tests/c/failing_malloc.c, on the stand-in CUDA driver
-(whose own allocations fail, too). Prints "done".
+(whose own allocations fail, too). Prints how many, then
+"done".
 
 First calls open the driver and load code: each is made in a process of its own, forked before the first use.
 """
 
+import contextlib
 import ctypes
-import gc
 import itertools
 import os
 
+import failing
 import numpy as np
 
 import matmul_fused as mf
 import stub_cuda
 
-_library = ctypes.PyDLL(None)
-arm, disarm, alive = (getattr(_library, f"failing_malloc_{name}") for name in ("arm", "disarm", "alive"))
-arm.argtypes, alive.restype = [ctypes.c_long, ctypes.c_int], ctypes.c_long
-
-REPEATS = 12
 A, B, square = (stub_cuda.DeviceArray(np.ones(shape, np.float32)) for shape in ((5, 70), (70, 6), (6, 6)))
 out = stub_cuda.DeviceArray(np.zeros((5, 6), np.float32))
 stub_cuda.calls("")  # what the first log costs
@@ -26,15 +23,17 @@ stub_cuda.calls("")  # what the first log costs
 
 def attempt(call, nth):
     """Whether the nth allocation was made, and so failed."""
-    result = None
-    try:
-        arm(nth, 0)
-        result = call()
-        failed = disarm()
-    except (MemoryError, mf.DeviceError, BufferError):
-        failed = disarm()
-    del result
-    return failed
+    outcome = []
+    failing.attempt(call, nth, False, outcome)
+    judge(nth, outcome)
+    return outcome[-1]
+
+
+def judge(nth, outcome):
+    """The driver's own failures are told by its code."""
+    *errors, failed = outcome
+    assert all(isinstance(error, str | mf.DeviceError | BufferError) for error in errors), (nth, errors)
+    assert failed or not errors, (nth, errors)
 
 
 def first_call(nth):
@@ -55,47 +54,54 @@ def first_call(nth):
 
 def owned():
     """Blocks of memory, but for the destroyed events that the stand-in keeps."""
-    gc.collect()
-    return alive() - ctypes.c_int.in_dll(stub_cuda.library(), "stub_kept_events").value
+    return failing.alive() - ctypes.c_int.in_dll(stub_cuda.library(), "stub_kept_events").value
 
 
-def leaked(call, nth):
-    """Blocks that REPEATS failures of the nth allocation leave, and whether it was made."""
-    for _ in range(20):  # caches of Python fill at last, a leak leaves a block each time
-        before = owned()
-        failed = [attempt(call, nth) for _ in range(REPEATS)][-1]
-        blocks = owned() - before
-        if blocks < REPEATS:
-            break
-    return blocks, failed
+def exhausted(name, call):
+    def run(nth):
+        outcome = []
+        failing.attempt(call, nth, False, outcome)
+        return outcome
+
+    return failing.exhaust(name, run, judge, owned)
 
 
-def exhaust(name, call):
-    """Fail the first, second, ... allocation until there is none left to fail; how many there were."""
-    for nth in itertools.count(1):
-        blocks, failed = leaked(call, nth)
-        assert blocks < REPEATS, f"{name}: {blocks} blocks leaked by {REPEATS} failures of allocation {nth}"
-        if not failed:
-            break
-    return nth - 1
+def refused():
+    with contextlib.suppress(TypeError):
+        mf.matmul_fused(packed, packed)
+        raise AssertionError("not refused")
 
 
 def main():
+    global packed
     codes = list(itertools.takewhile(lambda code: code != 1, map(first_call, itertools.count(1))))
     assert set(codes) == {0}, [(i + 1, code) for i, code in enumerate(codes) if code]
     z, w, y = mf.matmul_fused(A, B), mf.matmul_fused(square, square), mf.matmul_fused(A, B)
+    packed, stream = mf.prepack(w), stub_cuda.library().stub_stream_create(0)
+    failing.failures += len(codes)
     calls = {  # mf.Array alone: producers written in Python keep what they gave
         "call": lambda: mf.matmul_fused(z, w, None, "gelu"),
         "out": lambda: mf.matmul_fused(z, w, C=z, out=y),
         "copy": lambda: z.__dlpack__(copy=True, max_version=(1, 0)),
         "explain": lambda: mf._core.explain(z, w),
         "gpus": mf._core.gpus,
+        "gate": lambda: mf.matmul_fused(z, w, None, "swiglu", gate_layout="interleaved"),
+        "pair": lambda: mf.matmul_fused(z, (w, w), (0.5, 2), ("swiglu_oai", 7.0), multiply=3),
+        "preactivation": lambda: mf.matmul_fused(z, w, multiply=z, activation="mish", preactivation=y),
+        "another dtype": lambda: mf.matmul_fused(z, w, out_dtype="float64"),
+        "nothing to multiply": lambda: mf.matmul_fused(z, w, alpha=0, beta=2, C=z),
+        "on a stream": lambda: mf.matmul_fused(z, w, out=y, stream=stream),
+        "prepack": lambda: mf.prepack(w),
+        "prepack of a pair": lambda: mf.prepack((w, w)),
+        "packed": lambda: mf.matmul_fused(z, packed),
+        "unpack": packed.unpack,
+        "refused": refused,
     }
-    counts = {name: exhaust(name, call) for name, call in calls.items()}
-    wanted = {"call": 2, "copy": 2, "gpus": 5}
+    counts = {name: exhausted(name, call) for name, call in calls.items()}
+    wanted = {"call": 2, "copy": 2, "gpus": 5, "prepack": 2, "unpack": 1}
     assert len(codes) >= 5, len(codes)
     assert all(counts[name] >= least for name, least in wanted.items()), counts
 
 
 main()
-print("done")
+failing.report()

@@ -1,11 +1,11 @@
-"""Every allocation of every entry point fails once, under the preloaded tests/c/failing_malloc.c. Prints "done".
+"""Every allocation of every entry point fails once, under the preloaded tests/c/failing_malloc.c. Prints how many,
+then "done".
 
 Arguments: "any" (each allocation, Python's and NumPy's included), "aligned" (those of this library for results, panels
 and workspace: their errors must say what was asked for), "threads" (errors of two threads at once).
 """
 
 import contextlib
-import ctypes
 import gc
 import itertools
 import re
@@ -14,17 +14,12 @@ import threading
 import types
 import weakref
 
+import failing
 import numpy as np
 from common import Generic
 
 import matmul_fused as mf
 
-_library = ctypes.PyDLL(None)
-arm, disarm, alive = (getattr(_library, f"failing_malloc_{name}") for name in ("arm", "disarm", "alive"))
-limit = _library.failing_malloc_limit
-arm.argtypes, alive.restype, limit.argtypes = [ctypes.c_long, ctypes.c_int], ctypes.c_long, [ctypes.c_size_t]
-
-REPEATS = 12
 SAYS = re.compile(r"no memory for (the )?\d+ bytes of ")
 
 
@@ -99,59 +94,21 @@ CALLS = {
 }
 
 
-def attempt(call, nth, aligned, outcome):
-    """Call it in a thread of its own (whose workspace is new) with the nth allocation failing."""
-    try:
-        arm(nth, aligned)
-        call()
-        failed = disarm()
-    except MemoryError as error:
-        failed = disarm()
-        outcome.append(str(error))
-    except BaseException as error:
-        failed = disarm()
-        outcome.append(error)
-    outcome.append(failed)
+def exhausted(name, aligned):
+    """How many allocations of a call were failed, each with MemoryError or without harm."""
 
-
-def in_thread(*arguments):
-    outcome = []
-    thread = threading.Thread(target=attempt, args=(*arguments, outcome))
-    thread.start()
-    thread.join()
-    return outcome
-
-
-def leaked(name, nth, aligned):
-    """Blocks that REPEATS calls leave, and whether the allocation was made."""
-    gc.collect()
-    before = alive()
-    for _ in range(REPEATS):
-        *errors, failed = in_thread(CALLS[name], nth, aligned)
+    def judge(nth, outcome):
+        *errors, failed = outcome
         assert not any(isinstance(error, BaseException) for error in errors), (name, nth, errors)
         assert failed or not errors, (name, nth, errors)
         assert not (aligned and failed) or (errors and SAYS.match(errors[0])), (name, nth, errors)
-    del errors
-    gc.collect()
-    return alive() - before, failed
 
-
-def exhaust(name, aligned):
-    """Fail the first, second, ... allocation until there is none left to fail; how many there were."""
-    for nth in itertools.count(1):
-        blocks, failed = leaked(name, nth, aligned)
-        for _ in range(20):  # caches of Python and NumPy fill at last, a leak leaves a block each time
-            if blocks >= REPEATS:
-                blocks, failed = leaked(name, nth, aligned)
-        assert blocks < REPEATS, f"{name}: {blocks} blocks leaked by {REPEATS} failures of allocation {nth}"
-        if not failed:
-            break
-    return nth - 1
+    return failing.exhaust(name, lambda nth: failing.in_thread(CALLS[name], nth, aligned), judge)
 
 
 def race():
     """One thread's call fails without the GIL while another fails with it: each gets its own text."""
-    limit(1 << 12)
+    failing.limit(1 << 12)
     rows, columns = np.zeros((30, 3000), np.float16), np.zeros((3000, 400), np.float16)  # the most workspace so far
     stop = threading.Event()
     sys.setswitchinterval(1e-5)
@@ -185,14 +142,14 @@ def main(how):
     if how == "threads":
         race()
         return
-    counts = {name: exhaust(name, how == "aligned") for name in CALLS}
+    counts = {name: exhausted(name, how == "aligned") for name in CALLS}
     assert len(CALLS) >= 25
     wanted = {"call": 1, "out": 1, "generic": 2, "dlpack": 1, "prepack": 1, "prepack of a pair": 1, "unpack": 1}
     assert all(counts[name] >= least for name, least in wanted.items()), counts
     for nth in range(1, 20):  # threads that cannot be started are not missed
-        *errors, _ = in_thread(parallel, nth, False)
+        *errors, _ = failing.in_thread(parallel, nth, False)
         assert all(isinstance(error, str) for error in errors), errors
 
 
 main(sys.argv[1])
-print("done")
+failing.report()
