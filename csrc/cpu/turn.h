@@ -27,8 +27,8 @@ static inline __attribute__((always_inline)) void mmf_turn_quads(const __m512i *
 
 /* 16 * quads bytes of 16 lines, at[line] bytes from `from`: turned[i] is element i of four bytes of
  * all lines. */
-static inline __attribute__((always_inline)) void
-mmf_turn_lines(const int quads, const char *from, const int64_t *at, __m512i *turned)
+static inline __attribute__((always_inline)) void mmf_turn_lines(const int quads, const char *from,
+                                                                 const int64_t *at, __m512i *turned)
 {
     __m512i lines[4][4];
 #pragma GCC unroll 4
