@@ -154,6 +154,10 @@ static mmf_status pair_size(PyObject *object, const char *name)
 
 static mmf_status add_weights(mmf_state *state, mmf_call *call, PyObject *object)
 {
+    if (mmf_is_known_array(state, object)) {
+        mmf_call_add_import(call, object, "B", MMF_B);
+        return MMF_OK;
+    }
     if (!PyTuple_Check(object))
         return add_weight(state, call, object, "B", false, false);
     mmf_status status = pair_size(object, "B");
@@ -165,14 +169,13 @@ static mmf_status add_weights(mmf_state *state, mmf_call *call, PyObject *object
 }
 
 /* An array, or a number where the operand may be one. */
-static mmf_status add_array(mmf_state *state, mmf_call *call, PyObject *object, const char *name,
-                            mmf_operand operand)
+static mmf_status add_array(mmf_call *call, PyObject *object, const char *name, mmf_operand operand)
 {
     mmf_number *number = &call->number[call->numbers];
     bool is_number = false;
     mmf_status status = MMF_OK;
     if (mmf_immediate(operand))
-        status = mmf_parse_number(state, object, name, number, &is_number);
+        status = mmf_parse_number(object, name, number, &is_number);
     if (!status && is_number) {
         call->numbers++;
         call->request.operand[operand] = &number->tensor;
@@ -187,13 +190,18 @@ static mmf_status add_array(mmf_state *state, mmf_call *call, PyObject *object, 
 static mmf_status add_epilogue(mmf_state *state, mmf_call *call, PyObject *object,
                                mmf_operand operand)
 {
+    const char *name = mmf_operands[operand].name;
+    if (mmf_is_known_array(state, object)) {
+        mmf_call_add_import(call, object, name, operand);
+        return MMF_OK;
+    }
     if (operand != MMF_BIAS || !PyTuple_Check(object))
-        return add_array(state, call, object, mmf_operands[operand].name, operand);
+        return add_array(call, object, name, operand);
     mmf_status status = pair_size(object, "bias");
     if (!status)
-        status = add_array(state, call, PyTuple_GetItem(object, 0), "bias[0]", MMF_BIAS);
+        status = add_array(call, PyTuple_GetItem(object, 0), "bias[0]", MMF_BIAS);
     if (!status)
-        status = add_array(state, call, PyTuple_GetItem(object, 1), "bias[1]", MMF_BIAS_UP);
+        status = add_array(call, PyTuple_GetItem(object, 1), "bias[1]", MMF_BIAS_UP);
     return status;
 }
 

@@ -59,6 +59,12 @@ static inline const mmf_type_facts *mmf_known_type(const mmf_state *state, PyTyp
     return NULL;
 }
 
+/* Is it an array, as its type is known to be one? Then it is no number, tuple or PackedMatrix. */
+static inline bool mmf_is_known_array(const mmf_state *state, PyObject *object)
+{
+    return Py_TYPE(object) == state->ndarray_type || mmf_known_type(state, Py_TYPE(object));
+}
+
 /* The refusal of a dtype, given its text. */
 mmf_status mmf_refuse_dtype(const char *name, const char *dtype);
 

@@ -2,17 +2,12 @@
 #include "binding/numbers.h"
 
 #include "binding/errors.h"
-#include "binding/import.h"
 #include "binding/libraries/numpy.h"
 #include "binding/scalars.h"
 
-mmf_status mmf_parse_number(const mmf_state *state, PyObject *object, const char *name,
-                            mmf_number *number, bool *is_number)
+mmf_status mmf_parse_number(PyObject *object, const char *name, mmf_number *number, bool *is_number)
 {
     *is_number = false;
-    if (Py_TYPE(object) == state->ndarray_type || mmf_known_type(state, Py_TYPE(object)))
-        return MMF_OK; /* an array, as it was before: asking for all kinds of numbers would be felt
-                        */
     if (PyBool_Check(object) || mmf_numpy_is_bool(object))
         return mmf_fail(MMF_TYPE_ERROR, "%s is a bool; pass a number or an array", name);
     if (!PyFloat_Check(object) && !PyLong_Check(object) && !mmf_numpy_is_real_scalar(object))

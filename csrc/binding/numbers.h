@@ -17,8 +17,8 @@ typedef struct mmf_number {
 
 /* Is an argument a Python int or float or a NumPy scalar? Then *number has its value. TypeError for
  * a bool. */
-mmf_status mmf_parse_number(const mmf_state *state, PyObject *object, const char *name,
-                            mmf_number *number, bool *is_number);
+mmf_status mmf_parse_number(PyObject *object, const char *name, mmf_number *number,
+                            bool *is_number);
 
 /* Make it an operand of the type of the sums, rounded once. */
 void mmf_number_finish(mmf_number *number, mmf_dtype sum);

@@ -38,8 +38,8 @@ bool mmf_is_packed_type(PyTypeObject *type);
 static inline bool mmf_is_packed(const mmf_state *state, PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
-    return type == state->packed_type || (type != state->ndarray_type &&
-                                          !mmf_known_type(state, type) && mmf_is_packed_type(type));
+    return type == state->packed_type ||
+           (!mmf_is_known_array(state, object) && mmf_is_packed_type(type));
 }
 
 /* A new PackedMatrix of a 2-D weight; layout by name. call: of prepack(), which imported it; NULL:

@@ -108,9 +108,9 @@ def main() -> int:
     made, seconds = figures["made"], time.monotonic() - begin
     total = made["valid"] + made["refused"]
     print(
-        f"fuzz: {total} calls of matmul_fused ({made['valid']} valid, {made['refused']} refused in "
-        f"and made anew in "
-        f"{len(+figures['rows'])} ways), {made['explain']} of explain, {made['prepack']} of prepack, {seconds:.0f} s; "
+        f"fuzz: {total} calls of matmul_fused ({made['valid']} valid, {made['refused']} refused; "
+        f"{len(+figures['rows'])} kinds of refusals and of what happens around a call), "
+        f"{made['explain']} of explain, {made['prepack']} of prepack, {seconds:.0f} s; "
         f"{figures['leak']} bytes left by the second half; findings: {len(found)}"
     )
     if not found and total >= 200_000:
