@@ -1,5 +1,6 @@
 """The API pages: complete, whole, without broken links, made of nothing but the package."""
 
+import importlib
 import importlib.util
 import inspect
 import re
@@ -50,6 +51,14 @@ def test_members_of_classes(folder):
     assert 'id="unpack"' in (folder / "PackedMatrix.html").read_text()
     assert 'id="__dlpack__"' in (folder / "Array.html").read_text()
     assert "candidates" in text_of(folder / "Explanation.html")
+
+
+def test_the_page_for_torch(folder):
+    pytest.importorskip("torch")
+    module = importlib.import_module("matmul_fused.torch")
+    page = text_of(folder / "torch.html")
+    for name in module.__all__:
+        assert all(line in page for line in inspect.getdoc(getattr(module, name)).splitlines()), name
 
 
 def test_commands_and_environment(folder):

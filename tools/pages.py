@@ -2,12 +2,14 @@
 
 No network, no library, no script in the pages; the folder (build/pages) can be opened from the disk or put on a server.
 A front page with the call in ten lines and the pictures of the benches, a page for every public name, one for
-matmul_fused.testing, one for the command line, one for the environment. A link that leads nowhere is an error.
+matmul_fused.torch and matmul_fused.testing each, one for the command line, one for the environment. A link that leads
+nowhere is an error.
 """
 
 import argparse
 import functools
 import html
+import importlib
 import inspect
 import re
 import shutil
@@ -34,7 +36,7 @@ mf.matmul_fused(x, mf.prepack(W), bias, "gelu", out=y)  # a weight reordered onc
 print(mf.explain(x, W, bias, "gelu"))  # which kernel, modelled time, why no other
 """
 STYLE = """
-body { margin: 0 auto; max-width: 62rem; padding: 1rem 1.5rem 4rem; color: #1c2024; background: #fff;
+body { margin: 0 auto; max-width: 66rem; padding: 1rem 1.5rem 4rem; color: #1c2024; background: #fff;
        font: 16px/1.55 system-ui, sans-serif }
 nav { border-bottom: 1px solid #d7dbdf; padding-bottom: .6rem; margin-bottom: 1.5rem }
 nav a { margin-right: 1rem; white-space: nowrap }
@@ -67,7 +69,7 @@ def linked(text, own=""):
 
 
 def page(title, body):
-    names = [*public(), "testing", "commands", "environment"]
+    names = [*public(), "torch", "testing", "commands", "environment"]
     links = " ".join(f'<a href="{name}.html">{label(name)}</a>' for name in names)
     links = f'<a href="index.html">front page</a> {links}'
     return (
@@ -142,16 +144,24 @@ def front():
     return f"{call}\n{pictures}\n<h2>Names</h2>\n<dl>\n{rows}\n{values}\n</dl>"
 
 
-def testing():
-    parts = [f"<pre>{linked(inspect.getdoc(mf.testing))}</pre>"]
-    for name in sorted(mf.testing.__all__):
-        thing = getattr(mf.testing, name)
+def of_module(module):
+    parts = [f"<pre>{linked(inspect.getdoc(module))}</pre>"]
+    for name in sorted(module.__all__):
+        thing = getattr(module, name)
         if inspect.ismodule(thing) or not (inspect.isclass(thing) or inspect.isroutine(thing)):
             continue
         parts.append(f'<h2 id="{name}">{name}</h2>')
         parts.append(f'<pre class="signature">{html.escape(signature(name, thing), quote=False)}</pre>')
         parts.append(f"<pre>{linked(inspect.getdoc(thing) or '', '')}</pre>")
     return "\n".join(parts)
+
+
+def for_torch():
+    """matmul_fused.torch, or why it cannot be imported here."""
+    try:
+        return of_module(importlib.import_module("matmul_fused.torch"))
+    except ImportError as error:
+        return f"<p>Not described here: {html.escape(str(error))}</p>"
 
 
 def commands():
@@ -219,7 +229,8 @@ def write(folder):
     (folder / "style.css").write_text(STYLE)
     for picture in PICTURES:
         shutil.copyfile(ROOT / "docs" / picture, folder / picture)
-    bodies = {"index": ("matmul_fused", front()), "testing": ("matmul_fused.testing", testing())}
+    bodies = {"index": ("matmul_fused", front()), "testing": ("matmul_fused.testing", of_module(mf.testing))}
+    bodies["torch"] = ("matmul_fused.torch", for_torch())
     bodies |= {"commands": ("python -m matmul_fused", commands()), "environment": ("Environment", environment())}
     for name in public():
         thing = getattr(mf, name)
