@@ -37,7 +37,8 @@ def test_the_build_stops_with_a_sentence(platform, tmp_path):
     target, system, processor, says = ELSEWHERE[platform]
     options = [f"-DCMAKE_SYSTEM_NAME={system}", f"-DCMAKE_SYSTEM_PROCESSOR={processor}", "-DMMF_GPU_ARCHS=none"]
     options += [compiler_for(target), "-DMMF_BUILD_EXTENSION=OFF", "-DCMAKE_OSX_SYSROOT="]
-    options.append("-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY")  # zig would make the C library of every target
+    # Nothing is linked: zig would make the C library of every target.
+    options += ["-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY", "-DCMAKE_C_FLAGS=-c"]
     cmake("-S", ROOT, "-B", tmp_path, *GENERATOR, *options, wrong=says)
 
 
