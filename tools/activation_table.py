@@ -1,7 +1,8 @@
 """python tools/activation_table.py [--check]: docs/activations.md, from the package and what the tests measured.
 
 A column for each back end whose tests ran here: they leave their greatest errors in build/reports/activations.json and
-build/reports/<device>/activations.json. --check: exit code 1 if the rows (all but the errors) are not those of now.
+build/reports/<device>/activations.json; a folder of another machine is called after its GPU. --check: exit code 1 if
+the rows (all but the errors) are not those of now.
 """
 
 from __future__ import annotations
