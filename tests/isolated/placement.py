@@ -1,13 +1,15 @@
 """Where the pool's worker runs. Prints "done".
 
 Argument: "two", then a worker on the caller's CPU must go to another one, until the caller moves; "one", then there is
-no other; or "outside": what somebody else sets as its affinity, it keeps.
+no other; "outside": what somebody else sets as its affinity, it keeps; or "cpuset": the same of the CPUs of a cgroup
+(prints "no cpuset" where none can be made).
 """
 
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -87,5 +89,33 @@ def stays(worker, allowed):
     return True
 
 
-{"two": leave if len(cpus) > 1 else stay, "one": stay, "outside": obey}[sys.argv[1]]()
+def confine():
+    """The cgroup of the process gets one CPU, or all of them again, and every thread computes on."""
+    worker = start_worker()
+    root = Path("/sys/fs/cgroup/cpuset")  # of version 1; of version 2 there is one tree
+    root = root if root.is_dir() else root.parent
+    group = root / f"matmul_fused_{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "cpuset.cpus").write_text(",".join(map(str, cpus)))
+        (group / "cpuset.mems").write_text((root / "cpuset.mems").read_text())
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError:
+        print("no cpuset")
+        if group.is_dir():
+            group.rmdir()
+        sys.exit()
+    try:
+        for allowed in ({here}, cpus, {max(cpus)}, {here}, cpus):
+            (group / "cpuset.cpus").write_text(",".join(map(str, allowed)))
+            end = time.monotonic() + 0.3
+            while time.monotonic() < end:
+                compute()
+                assert os.sched_getaffinity(worker) <= allowed, (os.sched_getaffinity(worker), allowed)
+    finally:
+        (root / "cgroup.procs").write_text(str(os.getpid()))
+        group.rmdir()
+
+
+{"two": leave if len(cpus) > 1 else stay, "one": stay, "outside": obey, "cpuset": confine}[sys.argv[1]]()
 print("done")
