@@ -50,7 +50,7 @@ VLLM = {
     },
 }  # fmt: skip
 VLLM_LEFT_OUT = {"gelu_and_mul_sparse": "its threshold is a statistic of the row"}
-TRANSFORMERS_LEFT_OUT = {"prelu": LEARNT}
+TRANSFORMERS_LEFT_OUT = {"prelu": LEARNT, "sqrtsoftplus": "scores a router's logits, since transformers 5.23"}
 
 
 def accepts(activation):

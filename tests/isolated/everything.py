@@ -92,7 +92,8 @@ def use_threads():
 
 
 for module in pkgutil.walk_packages(mf.__path__, "matmul_fused."):
-    importlib.import_module(module.name)
+    if "torch" in LIBRARIES or not module.name.startswith("matmul_fused.torch"):
+        importlib.import_module(module.name)
 repr(mf.info())
 for converter in converters():
     use_calls(converter)
