@@ -1,5 +1,5 @@
-"""What the rest of a process does around the calls: float modes, faults, modules that are mocked, reloaded, imported
-anew. (Affinity: test_threads; signals: test_interrupt.)
+"""What the rest of a process does around the calls: float modes, faults, cpusets, modules that are mocked, reloaded,
+imported anew. (Affinity: test_threads; signals: test_interrupt.)
 """
 
 import importlib
@@ -152,3 +152,13 @@ def test_subclasses_with_arithmetic_of_their_own_are_refused():
         ):
             mf.matmul_fused(*operands)
     check(mf.matmul_fused(A.view(Plain), B.view(Plain)), A, B)
+
+
+# --- CPUs ---
+
+
+def test_the_cpuset_changes_from_outside():
+    said = python(ISOLATED / "placement.py", "cpuset").stdout
+    if said == "no cpuset\n":
+        pytest.skip("no cpuset can be made here")
+    assert said == "done\n"
