@@ -6,7 +6,7 @@ weight is another one or has been written to.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.autograd import forward_ad
@@ -62,7 +62,21 @@ def eager(module: Any, x: Any, *parameters: Any) -> bool:
     return all(type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_meta for tensor in tensors)
 
 
-class FusedLinear(torch.nn.Linear):  # type: ignore[misc]
+class _DropsPacked(torch.nn.Module):  # type: ignore[misc]
+    """A module whose packed weight is dropped with every change of mode, device or dtype."""
+
+    _packed: Packed
+
+    def train(self, mode: bool = True) -> Self:
+        self._packed.drop()
+        return super().train(mode)  # type: ignore[no-any-return]
+
+    def _apply(self, *arguments: Any, **keywords: Any) -> Any:
+        self._packed.drop()
+        return super()._apply(*arguments, **keywords)
+
+
+class FusedLinear(_DropsPacked, torch.nn.Linear):  # type: ignore[misc]
     """torch.nn.Linear with the activation behind it: activation(x @ weight.T + bias) in one call.
 
     Parameters and state_dict are those of torch.nn.Linear: weight (out_features, in_features) and bias. A gated
@@ -111,14 +125,6 @@ class FusedLinear(torch.nn.Linear):  # type: ignore[misc]
         """Forget the prepacked weight; the next call makes it again."""
         self._packed.drop()
 
-    def train(self, mode: bool = True) -> FusedLinear:
-        self._packed.drop()
-        return super().train(mode)  # type: ignore[no-any-return]
-
-    def _apply(self, *arguments: Any, **keywords: Any) -> Any:
-        self._packed.drop()
-        return super()._apply(*arguments, **keywords)
-
     def forward(self, x: Any) -> Any:
         if not torch.compiler.is_compiling() and self.prepack and eager(self, x, self.weight, self.bias):
             packed = self._packed.get(x, self.weight, gate_layout=self.gate_layout)
@@ -130,7 +136,7 @@ class FusedLinear(torch.nn.Linear):  # type: ignore[misc]
         return f"{super().extra_repr()}, activation={self.activation!r}"
 
 
-class FusedMLP(torch.nn.Module):  # type: ignore[misc]
+class FusedMLP(_DropsPacked):
     """The MLP of a transformer in two calls: down_proj(activation(x)), or down_proj(act(gate_proj(x)) * up_proj(x)).
 
     With a gated activation (the default, Llama's) it has gate_proj, up_proj and down_proj, else up_proj and down_proj:
@@ -172,14 +178,6 @@ class FusedMLP(torch.nn.Module):  # type: ignore[misc]
         for child in self.children():
             if isinstance(child, FusedLinear):
                 child.drop_packed()
-
-    def train(self, mode: bool = True) -> FusedMLP:
-        self._packed.drop()
-        return super().train(mode)  # type: ignore[no-any-return]
-
-    def _apply(self, *arguments: Any, **keywords: Any) -> Any:
-        self._packed.drop()
-        return super()._apply(*arguments, **keywords)
 
     def forward(self, x: Any) -> Any:
         if not self.gated:
