@@ -6,9 +6,11 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 # A Python to use; empty: the first that will do.
 PYTHON ?=
-# More arguments for pytest, for tests/hipsim/parts.py, the benches, tools/wheel_try.py, bench/instructions.py.
+# More arguments for pytest, for tests/hipsim/parts.py, tests/integrations/run.py, the benches, tools/wheel_try.py,
+# bench/instructions.py.
 PYTEST ?=
 PARTS ?=
+HOSTS ?=
 BENCH ?=
 WHEEL ?=
 COUNT ?=
@@ -19,11 +21,11 @@ STAMPS := $(VENV)/stamps
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WERROR := $(if $(CI),-C cmake.define.MMF_WERROR=ON)
-PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find licenses cmake csrc python/matmul_fused -not -name '*.pyc' -not -path '*/__pycache__*')
+PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find licenses cmake csrc python/matmul_fused -type f -not -name '*.pyc' -not -path '*/__pycache__*')
 C_SOURCES := $(shell find csrc tests/c tests/stub_cuda tests/hipsim -name '*.[ch]' -o -name '*.inc')
 PYTHON_SOURCES := python tests tools bench examples
 
-.PHONY: help install demo test test-full simulate sanitize fuzz wheel instructions release tag pages aarch64 bench bench-cpu results lint format clean torch
+.PHONY: help install demo test test-full test-integrations simulate sanitize fuzz wheel instructions release tag pages aarch64 bench bench-cpu results lint format clean torch
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -41,6 +43,9 @@ test: $(STAMPS)/install $(STAMPS)/test torch ## the suite, and simulate; TORCH= 
 test-full: $(STAMPS)/install $(STAMPS)/test torch ## every case of the case list, and the slow tests
 	$(BIN)/python -m pytest --full $(PYTEST)
 	$(if $(PYTEST),,$(BIN)/python tests/hipsim/parts.py --full)
+
+test-integrations: $(STAMPS)/install $(STAMPS)/test torch ## the plugins inside the real vLLM, SGLang and transformers; HOSTS= for some
+	$(BIN)/python tests/integrations/run.py $(HOSTS)
 
 simulate: $(STAMPS)/install $(STAMPS)/test ## the sweeps on simulated AMD GPUs; PARTS= for some of them
 	$(BIN)/python tests/hipsim/parts.py $(PARTS)

@@ -7,8 +7,9 @@ a turn, q4 = M / (4 n) for n instructions, q5 instructions beside each matrix in
 cycles of a compute unit, q8 = the share of cycles in which the matrix cores are busy if two waves of a SIMD go through
 the phases of reading and of products in turns: a phase takes its issue, LDS or matrix cycles, whichever are most.
 Kernels without such phases have no q8. Tiles of 4 waves have the second wave of a SIMD in another workgroup, which no
-barrier keeps in turn. q9: the share in which the loads of the unit's tiles, with 44 KB on their way for 1000 cycles,
-keep up with the matrix cores. q1: spills, scratch and accumulator moves.
+barrier keeps in turn. gemm_thin has neither phases nor LDS in its loop, which is for loads and not for products. q9:
+the share in which the loads of the unit's tiles, with 44 KB on their way for 1000 cycles, keep up with the matrix
+cores. q1: spills, scratch and accumulator moves.
 
 From the simulator: wave instructions beside the loop over K for each 64 results, of 512 x 512 (bfloat16), that is what
 is left at K = 0 of the line through K = 256 and 1024; LDS conflicts of K = 1024. Needs what amd_static.py needs, and
@@ -156,7 +157,7 @@ def table(columns: tuple[str, ...], rows: list[str]) -> str:
 
 
 def document() -> str:
-    objects = [one for one in amd_static.embedded() if one[0] in PARTS and re.search("mfma|pingpong", one[1])]
+    objects = [one for one in amd_static.embedded() if one[0] in PARTS and re.search("mfma|pingpong|thin", one[1])]
     loops = ["| " + " | ".join(loop_row(*one)) + " |" for one in objects]
     tiles = sorted({(arch, kernel.rsplit("_", 2)[0]) for arch, kernel, _ in objects})
     epilogues = [line for arch, tile in tiles for line in counts(arch, tile)]

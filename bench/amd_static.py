@@ -38,6 +38,8 @@ DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "amd_objects.md"
 NT_AMDGPU_METADATA = 32
 # Cycles on a SIMD of the matrix instructions in use: AMD's matrix instruction calculator, for gfx950 AMD's blog.
 MATRIX_CYCLES = {
+    "v_mfma_f32_16x16x16f16": 32,  # gfx90a
+    "v_mfma_f32_16x16x16bf16": 32,
     "v_mfma_f32_16x16x16_f16": 16,
     "v_mfma_f32_16x16x16_bf16": 16,
     "v_mfma_f32_16x16x32_f16": 16,

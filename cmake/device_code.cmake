@@ -23,6 +23,9 @@ set(MMF_HIP_FLAGS -x hip --cuda-device-only -nogpuinc -nogpulib -mcode-object-ve
     -fno-hip-fp32-correctly-rounded-divide-sqrt)
 # Constants hoisted out of the loops of the epilogue fill the scalar registers, and then spill.
 set(MMF_AMDGPU_FLAGS --target=amdgcn-amd-amdhsa -O3 -nogpulib -mcode-object-version=5 -mllvm -disable-machine-licm)
+# Kernels that have their registers to themselves: no s_nop between dependent instructions of the epilogue. Of others it
+# doubles the registers, and halves the waves.
+set(MMF_CDNA_FLAGS -mllvm -amdgpu-sched-strategy=max-ilp)
 # A cuda-path that does not exist: an installed toolkit would change the code.
 set(MMF_CUDA_FLAGS -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-path=/nonexistent --cuda-feature=+ptx80)
 
@@ -77,12 +80,16 @@ function(mmf_compile_kernel arch kernel name)
   file(MAKE_DIRECTORY "${MMF_DEVICE_BUILD}/${arch}")
   if(arch MATCHES "^gfx")
     set(object "${base}.co")
+    set(own_flags)
+    if(source MATCHES "/kernels/cdna/")
+      set(own_flags ${MMF_CDNA_FLAGS})
+    endif()
     # Its own link step of -x hip looks for a program called lld: stop at IR, go on from there.
     add_custom_command(
       OUTPUT "${object}"
       COMMAND ${clang} ${MMF_HIP_FLAGS} ${MMF_DEVICE_FLAGS} --offload-arch=${arch} -DMMF_KERNEL=${kernel} -S
               -emit-llvm "${source}" -o "${base}.ll"
-      COMMAND ${clang} ${MMF_AMDGPU_FLAGS} -mcpu=${arch} -c -x ir "${base}.ll" -o "${base}.o"
+      COMMAND ${clang} ${MMF_AMDGPU_FLAGS} ${own_flags} -mcpu=${arch} -c -x ir "${base}.ll" -o "${base}.o"
       COMMAND ${lld} -shared -s "${base}.o" -o "${object}"
       BYPRODUCTS "${base}.ll" "${base}.o"
       DEPENDS "${source}" ${parts}

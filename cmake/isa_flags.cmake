@@ -6,6 +6,7 @@
 set(MMF_AVX512 "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512 -ffp-contract=fast -O2")
 set(MMF_ISA_ROWS
     "blocked_amx|x86_64|${MMF_AVX512} -mamx-tile -mamx-bf16"
+    "blocked_avx512_bf16|x86_64|${MMF_AVX512} -mavx512bf16"
     "blocked_avx512|x86_64|${MMF_AVX512}"
     "blocked_avx2|x86_64|-mavx2 -mfma -mf16c -ffp-contract=fast")
 

@@ -13,7 +13,7 @@ import pytest
 import matmul_fused as mf
 from fake_dlpack import Versioned
 from isolated.common import Generic
-from matmul_fused import _core
+from matmul_fused import _core, store
 from matmul_fused.testing import assert_close, expect, force_kernel
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -78,7 +78,7 @@ def to_numpy(array):
 
 
 def python(*arguments, check=True, environment=None, timeout=300):
-    """Run a child interpreter that inherits no MATMUL_FUSED_* and no OMP_NUM_THREADS; output as text."""
+    """Run a child interpreter without MATMUL_FUSED_*, OMP_NUM_THREADS and tune store of this one; output as text."""
     dropped = ("MATMUL_FUSED_", "OMP_NUM_THREADS")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     done = subprocess.run(
@@ -88,9 +88,17 @@ def python(*arguments, check=True, environment=None, timeout=300):
         text=True,
         errors="replace",
         cwd="/",
-        env={**clean, **(environment or {})},
+        env={**clean, "MATMUL_FUSED_TUNE": "off", **(environment or {})},
         timeout=timeout,
     )
     if check:
         assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def own_store(tmp_path, monkeypatch):
+    """A tune store of one test, in use."""
+    made = store.Store(tmp_path / "cache")
+    monkeypatch.setattr(store, "default", lambda: made)
+    monkeypatch.setattr(store, "enabled", lambda: True)
+    return made

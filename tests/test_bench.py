@@ -329,3 +329,36 @@ def test_the_picture_shows_the_table():
     assert float(bar.get("x")) == picture.LEFT  # from 0.5, the left end of the scale, to 1
     assert float(bar.get("width")) == picture.place(1) - picture.LEFT
     assert root[-2].text == source
+
+
+# --- explain beside the clock ---
+
+
+@pytest.fixture(scope="module")
+def bench_explain(bench_cpu):
+    return load("bench_explain")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "holds"),
+    [
+        ([1.0] * 10, [True, True, True]),
+        ([1.0] * 9 + [1.9], [True, True, True]),
+        ([1.0] * 8 + [1.9] * 2, [False, True, True]),
+        ([1.0] * 9 + [2.1], [True, False, True]),
+        ([1.2] * 10, [True, True, False]),
+        ([0.6] * 10, [False, True, False]),
+    ],
+)
+def test_verdict(bench_explain, ratios, holds):
+    assert [line.endswith(": yes") for line in bench_explain.verdict(ratios)] == holds
+
+
+def test_explain_beside_the_clock(bench_explain, tmp_path, capsys):
+    path = tmp_path / "explain.json"
+    assert bench_explain.main(["--quick", "--only", "small: 128x128x128 float32", "--json", str(path)]) == 0
+    (row,) = json.loads(path.read_text())["rows"]
+    assert row["problem"] == "small: 128x128x128 float32 relu"
+    assert row["predicted"] > 0
+    assert row["measured"] > 0
+    assert "wanted 90 %" in capsys.readouterr().out

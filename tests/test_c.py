@@ -32,7 +32,7 @@ def configure(folder, *options):
 def test_cpu(tmp_path):
     configure(tmp_path, *C_TESTS)
     run(cmake(), "--build", tmp_path, "--parallel", 2)
-    for program in ("test_cpu", "test_problem"):
+    for program in ("test_cpu", "test_problem", "test_xla"):
         assert ", 0 failed" in run(tmp_path / program)
 
 
@@ -41,7 +41,7 @@ def commands(folder, *options):
     configure(folder, *options)
     rows = json.loads((folder / "compile_commands.json").read_text())
     files = {Path(row["file"]): row["command"] for row in rows}
-    below = [ROOT / "csrc" / layer for layer in ("problem", "plan", "cpu", "gpu")]
+    below = [ROOT / "csrc" / layer for layer in ("problem", "plan", "cpu", "gpu", "xla")]
     return {str(file): files[file] for file in files if not {*below}.isdisjoint(file.parents)}
 
 

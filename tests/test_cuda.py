@@ -22,6 +22,7 @@ def torch():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch has no CUDA")
+    torch.cuda.set_device(ORDINAL)  # whose streams it captures
     return torch
 
 
@@ -53,6 +54,47 @@ def test_torch_dtypes_and_views(torch, send, dtype):
     y = mf.matmul_fused(x, w.T, activation="silu", out_dtype="float32")
     real = torch.float64 if dtype == "float64" else torch.float32  # holds the operands exactly
     check(y.cpu().numpy(), x.to(real).cpu().numpy(), w.T.to(real).cpu().numpy(), activation="silu")
+
+
+def test_a_dispatch_mode_that_resizes_an_operand_during_the_allocation(torch, send):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    x, weight = send(A), send(B)
+
+    class Resizing(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+            if "empty" in str(function):
+                weight.data = torch.zeros(4, 4, device=weight.device)
+            return function(*arguments, **(keywords or {}))
+
+    with Resizing(), pytest.raises(BufferError, match="B changed its memory or shape during the call"):
+        mf.matmul_fused(x, weight)
+
+
+@pytest.mark.parametrize("split", [False, True])  # with a workspace of torch's, and without
+def test_a_given_stream_is_told_to_torch(torch, send, split):
+    x, weight = (send(draw((16, 8192))), send(draw((8192, 64)))) if split else (send(A), send(B))
+    side = torch.cuda.Stream(ORDINAL)
+    side.wait_stream(torch.cuda.current_stream(ORDINAL))
+    for _ in range(20):
+        y = mf.matmul_fused(x, weight, stream=side)
+        del y  # torch may hand its memory to the next only after the side stream
+        torch.full_like(x, float("nan"))
+    y = mf.matmul_fused(x, weight, stream=side)
+    side.synchronize()
+    assert torch.isfinite(y).all()
+
+
+def test_linear_takes_the_weight_as_it_lies(torch, send):
+    from matmul_fused.torch import linear
+
+    x, weight, bias = send(A), send(B.T), send(BIAS)
+    assert torch.equal(linear(x, weight, bias, "gelu"), mf.matmul_fused(x, weight.t(), bias, "gelu"))
+    gate, up = weight[:48], weight[48:]
+    assert torch.equal(linear(x, (gate, up), None, "swiglu"), mf.matmul_fused(x, (gate.t(), up.t()), None, "swiglu"))
+    trained = weight.clone().requires_grad_()
+    linear(x, trained, bias, "gelu").sum().backward()
+    assert trained.grad.shape == weight.shape
 
 
 def test_parameters_without_grad(torch, send):

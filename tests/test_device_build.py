@@ -6,6 +6,7 @@ about the build alone, the device compiler is a stand-in that logs its arguments
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -318,7 +319,7 @@ SM_80 = [f"sm_80 {kernel}" for kernel, row in ROWS.items() if row["targets"] == 
         ("csrc/gpu/kernels/common/reduce_splitk.hip", sorted(name for name in GFX942 + SM_80 if " reduce_" in name)),
         (
             "csrc/gpu/kernels/cdna/carrier.h",
-            sorted(name for name in GFX942 if "_mfma_" in name or "_pingpong_" in name),
+            sorted(name for name in GFX942 if re.search("_(?:mfma|pingpong|thin)_", name)),
         ),
         ("csrc/gpu/kernels/common/epilogue_general.h", sorted(GFX942 + SM_80)),
         ("csrc/problem/activations.def", sorted(GFX942 + SM_80)),

@@ -49,6 +49,7 @@ def facts(static):
 def complaints(facts):
     """What is wrong with one object."""
     row = ROWS[facts.kernel]
+    matrix_cycles = 256 if row["family"] == "thin" else 512  # of a turn: 16 matrix instructions, or 32
     wrong = {
         "spills registers": facts.spills > 0,
         "uses scratch": facts.scratch > 0,
@@ -57,7 +58,7 @@ def complaints(facts):
         "shared memory differs from kernels.def": facts.lds != int(row["lds"]),
         "threads differ from kernels.def": facts.threads != int(row["threads"]),
         "has no hot loop": row["kind"] == "KERNEL"
-        and (facts.loop.products < 64 if "simt" in row["family"] else facts.loop.matrix_cycles < 512),
+        and (facts.loop.products < 64 if "simt" in row["family"] else facts.loop.matrix_cycles < matrix_cycles),
         "moves accumulators in the hot loop": facts.loop.units.get("moves", 0) > 0,
     }
     return [what for what, holds in wrong.items() if holds]

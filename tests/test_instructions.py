@@ -126,7 +126,7 @@ PLANTED = {
         ("gfx942 simt float32, gelu", 0.1),
     ),
 }
-UNTOUCHED = ("gfx942 mfma bfloat16 nn, gelu", "cpu 64x128x256 float32 NN, cpu_blocked_avx2")
+UNTOUCHED = ("gfx942 mfma bfloat16 nn, gelu", "cpu 64x128x256 float32 NN, cpu_blocked")
 
 
 @pytest.mark.slow

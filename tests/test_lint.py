@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = {
-    "binding": {"binding", "plan", "problem"},
+    "binding": {"binding", "xla", "plan", "problem"},
+    "xla": {"xla", "plan", "problem"},
     "plan": {"plan", "cpu", "gpu", "problem"},
     "cpu": {"cpu", "problem"},
     "gpu": {"gpu", "problem"},

@@ -29,8 +29,9 @@ def reasons(family, *operands, **arguments):
         ("gemm_mma_64x64x64_f16_any", np.float16, False, 49152),
         ("gemm_mma_128x128x32_f32_any", np.float32, True, 98304),
         ("gemm_mma_64x64x16_f64_any", np.float64, False, 49152),
-        ("gemm_fma_128x128x16_f32_any", np.float32, False, 67584),  # the sums: 128 lines of 132
-        ("gemm_fma_64x64x16_f32_any", np.float32, False, 34816),  # four stages of 136 lines of 64 bytes
+        ("gemm_mma_128x64x16_f64_any", np.float64, False, 73728),
+        ("gemm_fma_128x128x32_f32_any", np.float32, False, 98304),
+        ("gemm_fma_64x64x32_f32_any", np.float32, False, 49152),
     ],
 )
 def test_a_launch_has_its_shared_memory(kernel, dtype, tf32, shared):

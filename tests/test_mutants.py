@@ -134,7 +134,7 @@ def edges(family, operands, layout):
     output and operand in turn; whole steps of K, in whole and in cut tiles; the epilogue in registers.
     """
     layout = "NN" if layout == "ANY" else layout
-    few = 8 if family.startswith("pingpong") else 9  # products: whole chunks, or not
+    few = 8 if family.startswith(("pingpong", "thin")) else 9  # products: whole chunks, or not
     for m, n, k in ((65, 16, 128), (65, 16, 256), (128, 128, 192)):
         yield Case(m, n, k, dtype=operands, layout=layout)
     for n, other in itertools.product((1, 2, 3, 5, 6, 7), DTYPES):

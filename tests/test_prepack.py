@@ -21,6 +21,7 @@ from matmul_fused.testing import force_kernel
 from support import DTYPES, KERNELS, Generic, check, draw, dtype_of, python, same_bits, to_numpy
 
 PACKING = KERNELS[:-1]  # the reference reads plain weights only
+READ_PAIRS = ("cpu_blocked_amx", "cpu_blocked_avx512_bf16")  # that read layout "pairs64"
 GATES = (None, "halves", "halves_up_first", "interleaved")
 SIZES = (0, 1, 15, 16, 17, 63, 64, 65)
 
@@ -47,7 +48,7 @@ SOURCES = {
 @pytest.mark.parametrize("source", SOURCES)
 def test_values_are_those_of_the_plain_weight(source, dtype, gate_layout):
     B = SOURCES[source]((33, 70), dtype)
-    packed = mf.prepack(B, gate_layout=gate_layout)
+    packed = mf.prepack(B, gate_layout=gate_layout, layout="panels64")
     assert same_bits(to_numpy(packed.unpack()), np.ascontiguousarray(B))
     activation, bias = ("geglu" if gate_layout else "gelu"), draw(70, dtype)
     for kernel, rows in itertools.product(PACKING, (1, 3, 40)):
@@ -143,27 +144,58 @@ def test_layout_may_be_named():
         assert mf.prepack(B, layout=layout).layout == "panels64"
 
 
+def layout_of(shape, dtype="bfloat16", **keywords):
+    packed = mf.prepack(draw(shape, dtype), **keywords)
+    assert packed.nbytes <= 1.1 * mf.prepack(draw(shape, dtype), layout="panels64", **keywords).nbytes
+    return packed.layout
+
+
+def test_auto_takes_the_layout_of_the_best_row():
+    """Where a row of pairs would run a large product of bfloat16, and pairs do not cost much memory."""
+    large = draw((1024, 1024), "bfloat16")
+    pairs = mf.explain(large, large).kernel in READ_PAIRS
+    wanted = "pairs64" if pairs else "panels64"
+    for shape, gate_layout in itertools.product(((96, 70), (1027, 66), (2048, 16)), GATES):
+        assert layout_of(shape, gate_layout=gate_layout) == wanted
+    assert layout_of((7, 50)) == layout_of((97, 64)) == "panels64"  # 32 and 128 k
+    for dtype in ("float32", "float16", "float64"):
+        assert layout_of((96, 70), dtype) == "panels64"
+    for kernel in PACKING:
+        with force_kernel(kernel):
+            assert layout_of((96, 70)) == "panels64"
+    with force_kernel(KERNELS[-1]):  # which reads none
+        assert layout_of((96, 70)) == "panels64"
+    for row in READ_PAIRS:
+        if not dict(mf.explain(large, large).refused).get(row, "").startswith(("needs", "disabled")):
+            with force_kernel(row):
+                assert layout_of((96, 70)) == "pairs64"
+
+
 @pytest.mark.parametrize("gate_layout", [None, "halves", "interleaved"])
 @pytest.mark.parametrize("shape", [(1, 2), (31, 16), (64, 34), (1027, 66)])
 def test_pairs_of_bfloat16(shape, gate_layout):
-    """Layout "pairs64": copied back as it was; where AMX is, right for any number of rows."""
+    """Layout "pairs64": copied back as it was; where a row reads it, right for any number of rows."""
     B = draw(shape, "bfloat16")
     packed = mf.prepack(B, gate_layout=gate_layout, layout="pairs64")
     assert packed.layout == "pairs64"
     assert same_bits(to_numpy(packed.unpack()), B)
     activation = "swiglu" if gate_layout else "relu"
-    lacks = dict(mf.explain(draw((17, shape[0]), "bfloat16"), B).refused).get("cpu_blocked_amx", "")
+    refused = dict(mf.explain(draw((17, shape[0]), "bfloat16"), B).refused)
+    lacks = all(refused.get(row, "").startswith(("needs", "disabled")) for row in READ_PAIRS)
     for m in (1, 2, 5, 16, 17, 50):
         A = draw((m, shape[0]), "bfloat16")
-        if lacks.startswith(("needs AMX", "disabled")):
+        if lacks:
             with pytest.raises(
                 NotImplementedError, match="cpu_blocked: reads prepacked weights of layout panels64 only"
             ):
                 mf.matmul_fused(A, packed, None, activation)
             continue
-        got = mf.matmul_fused(A, packed, None, activation)
-        assert mf.explain(A, packed, None, activation).kernel == "cpu_blocked_amx"
-        check(got, A, B, None, activation, gate_layout=gate_layout)
+        assert mf.explain(A, packed, None, activation).kernel in READ_PAIRS
+        for row in READ_PAIRS:
+            if not refused.get(row, "").startswith(("needs", "disabled")):
+                with force_kernel(row):
+                    got = mf.matmul_fused(A, packed, None, activation)
+                check(got, A, B, None, activation, gate_layout=gate_layout)
 
 
 def test_pairs_hold_bfloat16_only():

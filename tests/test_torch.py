@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import matmul_fused as mf
+from matmul_fused import _core
 from matmul_fused.testing import assert_close, expect
 from matmul_fused.testing.formulas import ACTIVATIONS, ALIASES, GATED, GATED_ALIASES
 from support import python
@@ -100,7 +101,7 @@ def test_mlp():
         (lambda: (np.ones((2, 3), "f4"), draw(4, 3)), TypeError, "x is a numpy.ndarray; .* takes torch tensors"),
         (lambda: (draw(2, 3), [1.0]), TypeError, "weight is a list; .* takes torch tensors"),
         (lambda: (draw(2, 3), draw(4, 3), 1.5), TypeError, "bias is a float; .* takes torch tensors"),
-        (lambda: (draw(2, 3), (draw(4, 3),), None, "swiglu"), ValueError, "weight is a tuple of 1; a pair is"),
+        (lambda: (draw(2, 3), (draw(4, 3),), None, "swiglu"), ValueError, "B is a tuple of 1; a pair is"),
         (lambda: (draw(2, 3), draw(4, 3), None, "rellu"), ValueError, 'unknown activation "rellu"'),
         (lambda: (draw(2, 3, grad=True), draw(4, 3), None, "rellu"), ValueError, 'unknown activation "rellu"'),
         (lambda: (draw(2, 5), draw(4, 3)), ValueError, "do not match"),
@@ -117,6 +118,28 @@ def test_an_error_says_which_argument_is_meant():
     with pytest.raises(ValueError, match=r"A \(2, 5\) and B \(3, 4\) do not match") as raised:
         linear(draw(2, 5), draw(4, 3))
     assert raised.value.__notes__ == ["in matmul_fused.torch.linear, A is x and B is weight.T"]
+
+
+def test_the_entry_of_the_extension_takes_plain_tensors_and_leaves_the_rest():
+    x, weight, bias = draw(5, 3), draw(8, 3), draw(8)
+    pair = (weight, weight * 2)
+    for w, b, activation in ((weight, bias, "swiglu"), (pair, (bias, bias), "swiglu"), (draw(3), None, None)):
+        B = tuple(part.T for part in w) if isinstance(w, tuple) else w.t()
+        assert torch.equal(_core._linear(x, w, b, activation), mf.matmul_fused(x, B, b, activation))
+    wanting = draw(8, 3, grad=True)
+    for arguments in (
+        (x, wanting),
+        (draw(5, 3, grad=True), weight),
+        (x, (weight, wanting), None, "swiglu"),
+        (x, draw(2, 8, 3)),
+        (x, mf.prepack(weight.T)),
+        (x, weight, 1.5),
+        (x.numpy(), weight),
+        (x, weight.numpy()),
+    ):
+        assert _core._linear(*arguments) is NotImplemented
+    with torch.no_grad():
+        assert torch.equal(_core._linear(x, wanting), mf.matmul_fused(x, wanting.T))
 
 
 def test_meta_and_fake_tensors():
@@ -235,7 +258,7 @@ def test_names_carry_a_version():
     assert op.linear_z.name() == "matmul_fused::linear_z_v1"
 
 
-@pytest.mark.parametrize("activation", [None, "gelu", ("leaky_relu", 0.2), F.silu, "relu", "swiglu"], ids=str)
+@pytest.mark.parametrize("activation", [None, "gelu", ("leaky_relu", 0.2), F.silu, "relu", "swiglu"])
 def test_compiled_without_a_graph_break(activation):
     def f(x, weight, bias):
         return linear(x, weight, bias, activation) * 2

@@ -100,10 +100,13 @@ def test_training_keeps_no_packed_weight():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_few_rows_of_16_bits_read_the_plain_weight(dtype):
+def test_few_rows_of_16_bits_read_panels_only_if_they_hold_pairs(dtype):
     fused = layer().to(dtype)
-    assert check(fused, X[:4].to(dtype)) is None
-    assert check(fused, X.to(dtype)) is not None
+    check(fused, X[:4].to(dtype))
+    few = fused._packed.get(X[:4].to(dtype), fused.weight)
+    packed = fused._packed.get(X.to(dtype), fused.weight)
+    assert type(packed) is mf.PackedMatrix
+    assert few is (packed if packed.layout == "pairs64" else None)
 
 
 def test_prepack_can_be_turned_off():

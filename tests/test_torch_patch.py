@@ -1,6 +1,7 @@
 """patch and unpatch: which sites of a model are fused, that its values and gradients stay, and what is left alone."""
 
 import copy
+import functools
 import io
 import pickle
 
@@ -11,13 +12,14 @@ torch = pytest.importorskip("torch")
 from matmul_fused.torch import (  # noqa: E402
     FusedLinear,
     Record,
-    patch,
     patching,
     report,
+    rewriting,
     unpatch,
 )
 
 nn = torch.nn
+patch = functools.partial(patching.patch, when="always")  # test_torch_measured has the other one
 X = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
 
 
@@ -146,6 +148,107 @@ def test_activations(act):
     assert record.fused
 
 
+class Called(nn.Module):
+    """Activations as functions, and a forward that depends on the mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, hidden_states):
+        h = self.fc1(hidden_states)
+        h = self.fc2(nn.functional.dropout(h * torch.sigmoid(1.702 * h), 0.1, self.training))
+        return nn.functional.gelu(h, approximate="tanh")
+
+
+class Packed(nn.Module):
+    """The MLP of Phi-3."""
+
+    def __init__(self, act=nn.SiLU):
+        super().__init__()
+        self.gate_up_proj, self.down_proj, self.act = nn.Linear(8, 24, bias=False), nn.Linear(12, 8), act()
+
+    def forward(self, x):
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(up * self.act(gate))
+
+
+class Dropped(Gated):
+    """The MLP of T5: a dropout behind the product."""
+
+    def forward(self, x):
+        h = self.act_fn(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj(nn.functional.dropout(h, 0.1, self.training))
+
+
+class Conv1D(nn.Module):
+    """A layer with a weight (K, N), as GPT-2 has it."""
+
+    def __init__(self, k, n):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(k, n) / 4), nn.Parameter(torch.randn(n))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], -1)
+
+
+@pytest.fixture
+def _conv1d(monkeypatch):
+    monkeypatch.setitem(rewriting._KINDS, f"{__name__}.Conv1D", "conv1d")
+
+
+def one_activation_twice():
+    act = nn.ReLU()
+    return nn.Sequential(nn.Linear(8, 8), act, nn.Linear(8, 8), act)
+
+
+REWRITTEN = [
+    (Called, [("linear", "quick_gelu"), ("linear", "gelu_tanh")]),
+    (Packed, [("packed", "silu")]),
+    (lambda: Packed(lambda: nn.GELU("tanh")), [("packed", "gelu_tanh")]),
+    (lambda: Dropped(bias=True), [("gate/up", "silu")]),
+    (lambda: Plain(Conv1D), [("linear", "gelu")]),
+    (lambda: Gated(nn.Tanh), [("linear", "tanh")]),
+    (one_activation_twice, [("linear", "relu"), ("linear", "relu")]),
+]
+
+
+@pytest.mark.usefixtures("_conv1d")
+@pytest.mark.parametrize(("make", "forms"), REWRITTEN)
+def test_rewritten_forwards(make, forms):
+    torch.manual_seed(0)
+    made = make().eval()
+    keys = [vars(part).keys() for part in made.modules()]
+    records = check(made)
+    assert [(record.form, record.activation, record.fused) for record in records] == [(*form, True) for form in forms]
+    wanted = made(X)
+    patch(made)
+    assert "forward" in vars(made)
+    copied = copy.deepcopy(made)
+    torch._dynamo.reset()
+    assert torch.allclose(torch.compile(made, backend="aot_eager", fullgraph=True)(X), wanted, atol=1e-5)
+    for fused in (made, copied):
+        unpatch(fused)
+        assert torch.equal(fused(X), wanted)
+    assert [vars(part).keys() for part in made.modules()] == keys
+    patch(made)
+    assert torch.allclose(pickle.loads(pickle.dumps(made))(X), wanted, atol=1e-5)
+
+
+def test_a_rewritten_forward_takes_its_names():
+    made = Called().eval()
+    wanted = made(hidden_states=X)
+    patch(made)
+    assert torch.allclose(made(hidden_states=X), wanted, atol=1e-5)
+
+
+def test_lora_behind_a_rewritten_forward_is_not_lost():
+    made = Packed().eval()
+    patch(made)
+    made.gate_up_proj = LoRA(made.gate_up_proj)
+    assert torch.equal(made(X), Packed.forward(made, X))
+
+
 def test_the_model_is_the_same_objects():
     made = model()
     state, parameters = made.state_dict(), list(made.parameters())
@@ -224,11 +327,6 @@ def shared():
     return nn.Sequential(first, nn.Sequential(first.fc1, nn.Tanh()))
 
 
-def one_activation_twice():
-    act = nn.ReLU()
-    return nn.Sequential(nn.Linear(8, 8), act, nn.Linear(8, 8), act)
-
-
 def wrapped():
     made = Plain()
     made.fc1 = LoRA(made.fc1)
@@ -264,9 +362,7 @@ def subclass_weight():
         (ByMode, "no linear goes to the activation alone"),
         (hooked, "fc1 has hooks"),
         (replaced, "it: its forward was replaced"),
-        (lambda: Gated(nn.Tanh), "there is no gated form of tanh"),
         (shared, "fc1 is a part of several modules"),
-        (one_activation_twice, "no linear goes to the activation alone"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -295,9 +391,9 @@ def test_a_model_half_patched_is_restored(monkeypatch):
     types, keys = [type(part) for part in made.modules()], [vars(part).keys() for part in made.modules()]
     real, calls = patching._fuse_linear, []
 
-    def fails_the_second_time(module, site):
+    def fails_the_second_time(module, site, choice):
         calls.append(site)
-        real(module, site)
+        real(module, site, choice)
         if len(calls) == 2:
             raise KeyboardInterrupt
 
@@ -312,8 +408,8 @@ def test_a_model_half_patched_is_restored(monkeypatch):
 def test_bad_arguments():
     with pytest.raises(TypeError, match=r"model is a builtins\.int; it must be a torch\.nn\.Module"):
         patch(3)
-    with pytest.raises(ValueError, match="when is 'measured'; it must be one of 'always', 'never'"):
-        patch(model(), when="measured")
+    with pytest.raises(ValueError, match="when is 'often'; it must be one of 'measured', 'always', 'never'"):
+        patch(model(), when="often")
 
 
 def test_report():

@@ -23,6 +23,13 @@ TURNS = [  # tile, case
     ("128x256x64_f16_nt", Case(25601, 64, 72, dtype="float16", preactivation="float16", activation="relu")),
     ("64x128x64_f16_nt", Case(40000, 72, 264, dtype="float16", activation="silu", bias="row")),
     ("16x128x64_bf16_nt", Case(4001, 264, 136, dtype="bfloat16", activation="relu")),
+    ("128x256x32_f32_nt", Case(2570, 1036, 100, allow_tf32=True, activation="gelu", bias="row")),
+    ("128x256x32_f32_nt", Case(300, 264, 36, allow_tf32=True, activation="swiglu", gate_layout="halves", batch="2")),
+    ("128x256x32_f32_nt", Case(129, 130, 4, allow_tf32=True, c="full", beta=0.7, preactivation="float32")),
+    ("128x128x32_f32_nt", Case(1400, 1356, 68, allow_tf32=True, activation="silu", bias="column")),
+    ("128x128x32_f32_nt", Case(70, 72, 1028, allow_tf32=True, batch="2")),
+    ("128x64x32_f32_nt", Case(400, 328, 200, allow_tf32=True, activation="geglu", gate_layout="halves", bias="row")),
+    ("128x64x32_f32_nt", Case(130, 72, 1028, allow_tf32=True, alpha=0.5)),
 ]
 
 
@@ -37,7 +44,7 @@ def torch():
 
 @pytest.mark.parametrize(("tile", "case"), TURNS, ids=lambda value: getattr(value, "id", value))
 def test_workgroups_take_turns(torch, tile, case, sweep_seed):
-    for layout in ("NT", "NN"):
+    for layout in ("NT", "NN")[: 1 if case.allow_tf32 else 2]:
         kernel = f"gemm_wgmma_{tile.rpartition('_')[0]}_{layout.lower()}"
         run_case(dataclasses.replace(case, layout=layout), sweep_seed, kernel=kernel, xp=DeviceTransfer(DEVICE))
 
@@ -86,6 +93,37 @@ def test_padded_lines(torch, layout):
         mf.matmul_fused(a, b, activation="relu", out=out[:, :200])
     compare(torch, out[:, :200], (a.double() @ b.double()).relu())
     assert torch.isnan(out[:, 200:]).all()
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "gemm_wgmma_128x256x32_f32_nt",
+        "gemm_wgmma_128x128x32_f32_nt",
+        "gemm_wgmma_128x64x32_f32_nt",
+        "gemm_mma_128x128x32_f32_any",
+    ],
+)
+@pytest.mark.parametrize("shape", [(128, 256, 32), (257, 300, 164), (1, 5, 4)])
+def test_float32_is_rounded_to_11_bits(torch, kernel, shape):
+    """To nearest, ties away from 0: truncated inputs would be 40 times as far off as this allows."""
+
+    def rounded(x):
+        return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).double()
+
+    torch.manual_seed(4)
+    m, n, k = shape
+    a, b = torch.rand(m, k, device=DEVICE) + 0.5, torch.rand(n, k, device=DEVICE) + 0.5
+    a[0, 0], b[0, 0] = 1 + 2**-11, 1 + 3 * 2**-12  # a tie; to the next one
+    with force_kernel(kernel):
+        got = mf.matmul_fused(a, b.T, allow_tf32=True)
+    want = rounded(a) @ rounded(b).T
+    assert ((got.double() - want).abs() <= 1e-5 * want).all()
+    a[0, 0], a[-1, -1] = float("nan"), float("inf")
+    with force_kernel(kernel):
+        got = mf.matmul_fused(a, b.T, allow_tf32=True)
+    assert torch.isnan(got[0]).all()
+    assert m == 1 or torch.isposinf(got[-1]).all()
 
 
 def test_batches_that_no_map_describes_go_elsewhere(torch):

@@ -65,6 +65,23 @@ def test_memory_that_a_map_cannot_name_goes_to_another_kernel():
         run(a, b)
 
 
+def test_float32_goes_there_where_it_may_be_rounded():
+    a, b = (x.astype(np.float32) for x in arrays(k=68))
+    x, y = DeviceArray(a), DeviceArray(np.ascontiguousarray(b.T).T)
+    clear_log()
+    with force_kernel("gemm_wgmma_128x256x32_f32_nt"):
+        out = fetch(mf.matmul_fused(x, y, activation="relu", allow_tf32=True))
+    assert np.allclose(out, np.maximum(a.astype(float) @ b, 0), rtol=2e-3, atol=1e-2)
+    made = calls("cuTensorMapEncodeTiled")
+    assert [call.rpartition(", ")[2] for call in made] == ["32 x 128)"] * 2  # A, half of B
+    assert all(call.startswith("cuTensorMapEncodeTiled(7,") for call in made)
+    reasons = {row.reason for row in mf.explain(x, y).candidates if row.family == "gemm_wgmma"}
+    assert "rounds float32 to 11 bits, which allow_tf32 allows" in reasons
+    row_major = DeviceArray(np.ascontiguousarray(b))
+    reasons = {row.reason for row in mf.explain(x, row_major, allow_tf32=True).candidates}
+    assert "is for the layout NT, A and B are NN" in reasons
+
+
 def test_few_rows_share_k_in_a_cluster():
     a, b = arrays(m=3, n=128, k=4096)
     with force_kernel("gemm_wgmma_16x128x64_f16_nt"):

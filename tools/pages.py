@@ -21,7 +21,10 @@ import matmul_fused as mf
 from matmul_fused import __main__ as cli
 
 ROOT = Path(__file__).resolve().parents[1]
-PICTURES = {"cpu_speed.svg": "Time of torch eager / time of matmul_fused on a CPU"}
+PICTURES = {
+    "cpu_speed.svg": "Time of torch eager / time of matmul_fused on a CPU",
+    "train_gpt2.svg": "Loss of a small GPT-2 in training: eager torch, and with matmul_fused",
+}
 PLAIN = ("__version__", "activations", "gated_activations", "testing")
 EXAMPLE = """
 import numpy as np

@@ -126,18 +126,6 @@ mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_te
     return mmf_activation_check(id, call.given, terms->parameters);
 }
 
-static const char *const gate_layouts[] = {
-    [MMF_GATE_NONE] = NULL,
-    [MMF_GATE_HALVES] = "halves",
-    [MMF_GATE_HALVES_UP_FIRST] = "halves_up_first",
-    [MMF_GATE_INTERLEAVED] = "interleaved",
-};
-
-const char *mmf_gate_layout_name(mmf_gate_layout layout)
-{
-    return gate_layouts[layout];
-}
-
 mmf_status mmf_parse_gate_layout(PyObject *object, mmf_gate_layout *layout)
 {
     char text[MMF_PRINTABLE];
@@ -148,7 +136,8 @@ mmf_status mmf_parse_gate_layout(PyObject *object, mmf_gate_layout *layout)
         return mmf_fail(MMF_TYPE_ERROR, "gate_layout must be None or a str, got %s",
                         mmf_describe(object, text));
     for (int i = MMF_GATE_HALVES; i <= MMF_GATE_INTERLEAVED; i++)
-        if (PyUnicode_CompareWithASCIIString(object, gate_layouts[i]) == 0) {
+        if (PyUnicode_CompareWithASCIIString(object, mmf_gate_layout_name((mmf_gate_layout)i)) ==
+            0) {
             *layout = (mmf_gate_layout)i;
             return MMF_OK;
         }

@@ -12,7 +12,6 @@ mmf_status mmf_parse_activation(const mmf_state *state, PyObject *object, mmf_te
 
 /* None or the name of a gate layout. */
 mmf_status mmf_parse_gate_layout(PyObject *object, mmf_gate_layout *layout);
-const char *mmf_gate_layout_name(mmf_gate_layout layout);
 
 /* An activation with its parameters, as a call may name it. */
 typedef struct mmf_activation_call {

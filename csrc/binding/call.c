@@ -7,6 +7,7 @@
 #include "binding/device_order.h"
 #include "binding/errors.h"
 #include "binding/interrupt.h"
+#include "binding/libraries/library.h"
 #include "binding/output.h"
 #include "binding/packed.h"
 #include "binding/scalars.h"
@@ -348,6 +349,8 @@ static mmf_status prepare_output(mmf_state *state, mmf_call *call, mmf_output *o
     if (!status && on_gpu)
         status = mmf_workspace_new(state, call, call->prepared->plan.config.workspace_bytes,
                                    &call->workspace, &call->buffers.workspace);
+    if (!status && on_gpu && !call->out && call->stream.given)
+        status = mmf_output_make_object(state, &call->import[0], output);
     if (!status && on_gpu)
         status = mmf_device_await(state, call, output->object);
     if (!status && (call->stream.ran_python || output->ran_python))
@@ -369,31 +372,64 @@ mmf_status mmf_call_finish(mmf_state *state, mmf_call *call, PyObject *result, m
     return mmf_fail(status, "%s", text);
 }
 
-PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
-                           PyObject *keywords)
+/* The call after its operands were imported, and its end. */
+static PyObject *compute(mmf_state *state, mmf_call *call, mmf_status status)
 {
-    mmf_state *state = mmf_state_of(module);
-    mmf_call call;
     mmf_output output = {0};
     PyObject *result = NULL;
-    mmf_status status =
-        mmf_call_begin(state, "matmul_fused", arguments, count, keywords, true, &call);
     if (!status)
-        status = prepare(state, &call);
+        status = prepare(state, call);
     if (!status)
-        status = prepare_output(state, &call, &output);
+        status = prepare_output(state, call, &output);
     if (!status) {
-        status = run(call.prepared, &call.buffers);
-        if (call.prepared->problem.device.type != MMF_CPU)
-            status = mmf_call_finish(state, &call, output.object, status);
+        status = run(call->prepared, &call->buffers);
+        if (call->prepared->problem.device.type != MMF_CPU)
+            status = mmf_call_finish(state, call, output.object, status);
     }
     if (status) {
         mmf_raise(state, status);
         mmf_output_drop(&output);
     } else {
         result =
-            call.out ? Py_NewRef(call.out) : mmf_output_finish(state, &call.import[0], &output);
+            call->out ? Py_NewRef(call->out) : mmf_output_finish(state, &call->import[0], &output);
     }
-    mmf_call_end(&call);
+    mmf_call_end(call);
     return result;
+}
+
+PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
+                           PyObject *keywords)
+{
+    mmf_state *state = mmf_state_of(module);
+    mmf_call call;
+    mmf_status status =
+        mmf_call_begin(state, "matmul_fused", arguments, count, keywords, true, &call);
+    return compute(state, &call, status);
+}
+
+/* Exchange the axes of weights (N, K). False: the call is not one for mmf_linear(). */
+static bool take_weights(mmf_call *call)
+{
+    const int last = call->request.operand[MMF_B_UP] ? 2 : 1; /* they follow A */
+    bool taken = !call->numbers && !call->request.terms.packed;
+    for (int i = 0; i < call->imports; i++)
+        taken &= call->import[i].library == &mmf_library_torch;
+    for (int i = 1; taken && i <= last; i++)
+        if (call->import[i].tensor.ndim == 2)
+            mmf_import_transpose(&call->import[i]);
+        else
+            taken = call->import[i].tensor.ndim < 2;
+    return taken;
+}
+
+PyObject *mmf_linear(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
+                     PyObject *keywords)
+{
+    mmf_state *state = mmf_state_of(module);
+    mmf_call call;
+    mmf_status status = mmf_call_begin(state, "linear", arguments, count, keywords, true, &call);
+    if (status != MMF_GRADIENTS && (status || take_weights(&call)))
+        return compute(state, &call, status);
+    mmf_call_end(&call);
+    return Py_NewRef(Py_NotImplemented);
 }

@@ -60,4 +60,10 @@ void mmf_call_end(mmf_call *call);
 PyObject *mmf_matmul_fused(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
                            PyObject *keywords);
 
+/* The same call for matmul_fused.torch: B is (N, K), as torch.nn.Linear has its weight, or a pair
+ * of such. NotImplemented, with nothing done, if an operand wants gradients recorded or is no
+ * tensor of torch, or if a weight has more than two axes: Python has other ways for those. */
+PyObject *mmf_linear(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
+                     PyObject *keywords);
+
 #endif

@@ -159,6 +159,8 @@ mmf_status mmf_workspace_new(mmf_state *state, mmf_call *call, int64_t bytes, mm
         return MMF_OK;
     mmf_status status =
         a->library->owner->new_output(state, a, &memory, call->stream.handle, workspace);
+    if (!status && call->stream.given)
+        status = mmf_output_make_object(state, a, workspace);
     call->stream.ran_python |= workspace->ran_python;
     if (!status)
         status = wait_for_library(state, call, a); /* whose memory's user before may be at work */

@@ -12,6 +12,7 @@ static PyObject *exception_of(const mmf_state *state, mmf_status status)
     case MMF_TYPE_ERROR:
         return PyExc_TypeError;
     case MMF_VALUE_ERROR:
+    case MMF_GRADIENTS:
         return PyExc_ValueError;
     case MMF_BUFFER_ERROR:
         return PyExc_BufferError;

@@ -182,6 +182,21 @@ mmf_status mmf_import_device(mmf_state *state, const mmf_import *import, mmf_dev
     return status;
 }
 
+static void exchange_axes(mmf_tensor *matrix)
+{
+    const int64_t rows = matrix->shape[0], stride = matrix->strides[0];
+    matrix->shape[0] = matrix->shape[1];
+    matrix->strides[0] = matrix->strides[1];
+    matrix->shape[1] = rows;
+    matrix->strides[1] = stride;
+}
+
+void mmf_import_transpose(mmf_import *import)
+{
+    import->transposed = true;
+    exchange_axes(&import->tensor);
+}
+
 mmf_status mmf_import_recheck(mmf_state *state, const mmf_import *imports, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -191,6 +206,8 @@ mmf_status mmf_import_recheck(mmf_state *state, const mmf_import *imports, int c
         mmf_status status = again.library->view(state, &again, NULL);
         if (status)
             return status;
+        if (again.transposed && again.tensor.ndim == 2)
+            exchange_axes(&again.tensor);
         const mmf_tensor *x = &imports[i].tensor, *y = &again.tensor;
         size_t bytes = (size_t)x->ndim * sizeof *x->shape;
         if (x->data != y->data || x->dtype != y->dtype || x->ndim != y->ndim ||

@@ -18,6 +18,7 @@ typedef struct mmf_import {
     PyObject *object; /* borrowed */
     const char *name; /* what errors call it */
     const struct mmf_library *library;
+    bool transposed;              /* tensor has the object's last two axes exchanged */
     const DLPackExchangeAPI *api; /* of the library, or NULL */
     DLManagedTensor *legacy;      /* owned, or NULL */
     DLManagedTensorVersioned *versioned;
@@ -28,6 +29,7 @@ static inline void mmf_import_init(mmf_import *import, PyObject *object, const c
 {
     import->object = object;
     import->name = name;
+    import->transposed = false;
     import->legacy = NULL;
     import->versioned = NULL;
 }
@@ -38,6 +40,9 @@ static inline void mmf_import_init(mmf_import *import, PyObject *object, const c
  * producers of GPU memory are not waited for. */
 mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count,
                               struct mmf_stream *stream);
+
+/* Exchange the two axes of an imported matrix. */
+void mmf_import_transpose(mmf_import *import);
 
 /* Where an operand lies whose turn has come already; its memory may not have been viewed yet. */
 mmf_status mmf_import_device(mmf_state *state, const mmf_import *import, mmf_device *device);

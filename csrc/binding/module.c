@@ -8,6 +8,8 @@
 #include "binding/packed.h"
 #include "binding/report.h"
 #include "binding/state.h"
+#include "binding/tuned.h"
+#include "binding/xla.h"
 #include "plan/backends.h"
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
@@ -19,6 +21,10 @@ static PyMethodDef methods[] = {
     {"info", mmf_info, METH_NOARGS, MMF_DOC_INFO},
     {"gpus", mmf_gpus, METH_NOARGS, MMF_DOC_GPUS},
     {"activation_table", mmf_activation_table, METH_NOARGS, MMF_DOC_ACTIVATION_TABLE},
+    {"_activation", mmf_activation_call_of, METH_O,
+     "(name, parameters, gate_layout or None) of what activation= takes."},
+    {"_xla_handlers", mmf_xla_handlers, METH_NOARGS,
+     "Capsules of XLA's handlers: the one that computes, on the CPU, and the one that refuses."},
     {"device_manifest", mmf_device_manifest, METH_NOARGS, MMF_DOC_DEVICE_MANIFEST},
     {"device_objects", mmf_device_objects_call, METH_NOARGS, MMF_DOC_DEVICE_OBJECTS},
     {"set_num_threads", mmf_set_num_threads, METH_O, MMF_DOC_SET_NUM_THREADS},
@@ -26,6 +32,10 @@ static PyMethodDef methods[] = {
      "Threads of calls on this thread, None: as on all. Returns what it was."},
     {"get_num_threads", mmf_get_num_threads, METH_NOARGS, MMF_DOC_GET_NUM_THREADS},
     {"force_kernel", mmf_force_kernel, METH_O, MMF_DOC_FORCE_KERNEL},
+    {"_set_tuned", mmf_set_tuned, METH_O,
+     "Replace the measured choices; returns how many are used."},
+    {"_linear", FAST(mmf_linear), METH_FASTCALL | METH_KEYWORDS,
+     "matmul_fused of torch tensors with B (N, K); NotImplemented: a call that is not for it."},
     {"_unpickle_packed", FAST(mmf_unpickle_packed), METH_FASTCALL,
      "What a pickled PackedMatrix calls."},
     {0},
@@ -119,6 +129,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->device_error);
     Py_VISIT(state->torch_base);
     Py_VISIT(state->torch_is_grad_enabled);
+    Py_VISIT(state->torch_dispatch_modes);
     Py_VISIT(state->bfloat16);
     for (int i = 0; i < MMF_TYPE_CACHE; i++)
         Py_VISIT(state->types[i].type);
@@ -140,6 +151,7 @@ static int clear(PyObject *module)
     Py_CLEAR(state->device_error);
     Py_CLEAR(state->torch_base);
     Py_CLEAR(state->torch_is_grad_enabled);
+    Py_CLEAR(state->torch_dispatch_modes);
     Py_CLEAR(state->bfloat16);
     return 0;
 }

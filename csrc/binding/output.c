@@ -13,6 +13,15 @@ PyObject *mmf_output_finish(mmf_state *state, const mmf_import *a, mmf_output *o
     return a->library->finish(state, a, output);
 }
 
+mmf_status mmf_output_make_object(mmf_state *state, const mmf_import *a, mmf_output *output)
+{
+    if (output->managed) {
+        output->object = mmf_output_finish(state, a, output);
+        output->ran_python = true;
+    }
+    return output->object ? MMF_OK : MMF_PYTHON_ERROR;
+}
+
 PyObject *mmf_output_object(mmf_state *state, const mmf_import *a, mmf_output *output)
 {
     (void)state;

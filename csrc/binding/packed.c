@@ -159,7 +159,7 @@ PyObject *mmf_pack_matrix(mmf_state *state, mmf_call *call, const mmf_tensor *we
     int layout = 0;
     mmf_status status = check_weight(weight, gate);
     if (!status)
-        status = mmf_prepack_layout(weight->device, weight->dtype, layout_name, &layout);
+        status = mmf_prepack_layout(weight, layout_name, &layout);
     if (status)
         return mmf_raise(state, status);
     mmf_stream_view views[2];
@@ -188,7 +188,7 @@ static PyObject *pack_pair(mmf_state *state, mmf_call *call, const char *layout_
             MMF_VALUE_ERROR, "B[0] is on %s but B[1] is on %s; pass both on one device",
             mmf_device_name(gate->device, devices[0]), mmf_device_name(up->device, devices[1]));
     if (!status)
-        status = mmf_prepack_layout(gate->device, gate->dtype, layout_name, &layout);
+        status = mmf_prepack_layout(gate, layout_name, &layout);
     if (status)
         return mmf_raise(state, status);
     mmf_tensor both = *gate;

@@ -6,6 +6,7 @@
 #include "binding/errors.h"
 #include "plan/backends.h"
 #include "plan/plan.h"
+#include "plan/tuned.h"
 #include "problem/checks.h"
 #include "problem/environment.h"
 
@@ -25,8 +26,9 @@ static double predict(const mmf_problem *problem, const mmf_kernel *kernel)
     return mmf_plan_seconds(problem, kernel, units, mmf_plan_bytes(problem));
 }
 
-/* Every kernel for the device: [(name, family, modelled seconds or None, None or why not), ...]. */
-static PyObject *candidates(const mmf_problem *problem)
+/* Every kernel for the device: [(name, family, modelled seconds or None, None or why not, does it
+ * give the bits of the model's choice), ...]. */
+static PyObject *candidates(const mmf_problem *problem, const mmf_kernel *modelled)
 {
     PyObject *list = PyList_New(0);
     for (int i = 0; list && i < MMF_KERNELS; i++) {
@@ -36,9 +38,11 @@ static PyObject *candidates(const mmf_problem *problem)
             continue;
         PyObject *row =
             mmf_plan_accepts(i, problem, reason)
-                ? Py_BuildValue("(ssdO)", kernel->name, kernel->family->name,
-                                predict(problem, kernel), Py_None)
-                : Py_BuildValue("(ssOs)", kernel->name, kernel->family->name, Py_None, reason);
+                ? Py_BuildValue("(ssdOO)", kernel->name, kernel->family->name,
+                                predict(problem, kernel), Py_None,
+                                mmf_plan_same_bits(kernel, modelled) ? Py_True : Py_False)
+                : Py_BuildValue("(ssOsO)", kernel->name, kernel->family->name, Py_None, reason,
+                                Py_False);
         if (!row || PyList_Append(list, row))
             Py_CLEAR(list);
         Py_XDECREF(row);
@@ -86,6 +90,16 @@ static PyObject *problem_text(const mmf_call *call)
         (long long)p->n, (long long)p->k, (int)p->batch_ndim);
 }
 
+/* What a measured choice for the problem is kept under. */
+static PyObject *tuned_key(const mmf_problem *problem)
+{
+    const mmf_tuned_key key = mmf_tuned_key_of(problem);
+    char text[40];
+    snprintf(text, sizeof text, "%016llx%016llx", (unsigned long long)key.word[0],
+             (unsigned long long)key.word[1]);
+    return PyUnicode_FromString(text);
+}
+
 PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
                       PyObject *keywords)
 {
@@ -104,17 +118,21 @@ PyObject *mmf_explain(PyObject *module, PyObject *const *arguments, Py_ssize_t c
     } else {
         const mmf_problem *p = &call.prepared->problem;
         const mmf_plan *plan = &call.prepared->plan;
-        PyObject *list = candidates(p), *problem = list ? problem_text(&call) : NULL;
+        const mmf_kernel *modelled = mmf_plan_modelled(p);
+        char device[24];
+        PyObject *list = candidates(p, modelled), *problem = list ? problem_text(&call) : NULL;
         PyObject *steps = problem ? launches(plan) : NULL;
         if (steps)
-            result = Py_BuildValue(
-                "{sOsssss(iii)sisOsLsdsdsOsO}", "problem", problem, "kernel", plan->kernel->name,
-                "family", plan->kernel->family->name, "tile", plan->config.tile_m,
-                plan->config.tile_n, plan->config.tile_k, "threads", plan->config.threads,
-                "launches", steps, "workspace", (long long)plan->config.workspace_bytes, "flops",
-                mmf_plan_flops(p), "seconds", predict(p, plan->kernel), "rows_independent_of_m",
-                plan->kernel->family->rows_independent_of_m ? Py_True : Py_False, "candidates",
-                list);
+            result =
+                Py_BuildValue("{sOsssss(iii)sisOsLsdsdsOsOsssdsNss}", "problem", problem, "kernel",
+                              plan->kernel->name, "family", plan->kernel->family->name, "tile",
+                              plan->config.tile_m, plan->config.tile_n, plan->config.tile_k,
+                              "threads", plan->config.threads, "launches", steps, "workspace",
+                              (long long)plan->config.workspace_bytes, "flops", mmf_plan_flops(p),
+                              "seconds", predict(p, plan->kernel), "rows_independent_of_m",
+                              plan->kernel->family->rows_independent_of_m ? Py_True : Py_False,
+                              "candidates", list, "modelled", modelled->name, "tuned", plan->tuned,
+                              "key", tuned_key(p), "device", mmf_device_name(p->device, device));
         Py_XDECREF(steps);
         Py_XDECREF(problem);
         Py_XDECREF(list);

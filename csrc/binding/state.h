@@ -70,6 +70,7 @@ typedef struct mmf_state {
     PyObject *device_error;
     PyTypeObject *torch_base;        /* torch._C.TensorBase once torch was seen, and what follows */
     PyObject *torch_is_grad_enabled; /* torch.is_grad_enabled */
+    PyObject *torch_dispatch_modes;  /* torch._C._len_torch_dispatch_stack */
     PyGetSetDef torch_requires_grad; /* torch.Tensor.requires_grad and .is_neg without the attribute
                                         look-up */
     PyMethodDef torch_is_neg;

@@ -12,7 +12,7 @@
 #include "cpu/rows.h"
 
 typedef struct features {
-    bool avx2, fma, f16c, avx512, amx;
+    bool avx2, fma, f16c, avx512, avx512_bf16, amd, amx;
     int64_t cache2;
     char names[64];
 } features;
@@ -39,7 +39,9 @@ static unsigned saved_registers(unsigned leaf1_ecx)
 
 static void detect(void)
 {
-    unsigned a, b, c, d;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    found.amd = __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx &&
+                c == signature_AMD_ecx && d == signature_AMD_edx;
     if (!__get_cpuid(1, &a, &b, &c, &d))
         return;
     const unsigned saved = saved_registers(c);
@@ -55,6 +57,8 @@ static void detect(void)
     found.avx512 = (saved & SAVES_ZMM) == SAVES_ZMM && (b & all) == all;
     const unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24, tiles = amx_bf16 | amx_tile;
     found.amx = (saved & SAVES_TILES) == SAVES_TILES && (d & tiles) == tiles;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d))
+        found.avx512_bf16 = found.avx512 && (a >> 5 & 1);
 }
 
 /* Tiles are 8 KiB of state, which Linux gives to a process that asks. Refused: 0 for ever. */
@@ -82,9 +86,9 @@ static void load(void)
     detect();
     const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
     found.cache2 = bytes > 0 ? bytes : 512 << 10;
-    snprintf(found.names, sizeof found.names, "%s%s%s%s%s", found.avx2 ? " avx2" : "",
+    snprintf(found.names, sizeof found.names, "%s%s%s%s%s%s", found.avx2 ? " avx2" : "",
              found.fma ? " fma" : "", found.f16c ? " f16c" : "", found.avx512 ? " avx512" : "",
-             found.amx ? " amx_bf16" : "");
+             found.avx512_bf16 ? " avx512_bf16" : "", found.amx ? " amx_bf16" : "");
     memmove(found.names, found.names + (found.names[0] == ' '), strlen(found.names));
 }
 
@@ -104,6 +108,16 @@ bool mmf_cpu_has_avx2(void)
 bool mmf_cpu_has_avx512(void)
 {
     return mmf_cpu_has_avx2() && get()->avx512;
+}
+
+bool mmf_cpu_has_avx512_bf16(void)
+{
+    return mmf_cpu_has_avx512() && get()->avx512_bf16;
+}
+
+double mmf_cpu_bf16_gflops(void)
+{
+    return get()->amd ? 300 : 60;
 }
 
 static bool has_tiles;

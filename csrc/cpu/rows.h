@@ -10,7 +10,9 @@
  * cmake/isa_flags.cmake leaves out its file. */
 #if defined(__x86_64__)
 #define MMF_CPU_VECTOR_KERNELS(X)                                                                  \
-    X(mmf_cpu_blocked_amx) X(mmf_cpu_blocked_avx512) X(mmf_cpu_blocked_avx2) X(mmf_cpu_blocked)
+    X(mmf_cpu_blocked_amx)                                                                         \
+    X(mmf_cpu_blocked_avx512_bf16)                                                                 \
+    X(mmf_cpu_blocked_avx512) X(mmf_cpu_blocked_avx2) X(mmf_cpu_blocked)
 #else
 #define MMF_CPU_VECTOR_KERNELS(X) X(mmf_cpu_blocked)
 #endif
@@ -25,8 +27,8 @@ MMF_CPU_KERNELS(X)
  * padded with zeros. */
 #define MMF_CPU_PANELS64 1
 
-/* Layout id 2, "pairs64", of bfloat16, for the AMX kernel: panels of 16 columns as [k /
- * 2][column][2], which end in zeros up to a multiple of 32 k. */
+/* Layout id 2, "pairs64", of bfloat16, for the kernels of AMX and AVX512_BF16: panels of 16 columns
+ * as [k / 2][column][2], which end in zeros up to a multiple of 32 k. */
 #define MMF_CPU_PAIRS64 2
 
 /* Bytes that the panels of a K x N weight take, a multiple of 64. */

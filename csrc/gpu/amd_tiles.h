@@ -1,14 +1,24 @@
-/* The time of the AMD matrix kernels' tiles, modelled. Path of a call: under work() of gemm_mfma,
- * gemm_pingpong and gemm_pingpong_staged. */
+/* The time of the AMD matrix kernels' tiles, modelled, and what those take that read whole
+ * chunks of 16 bytes. Path of a call: under supports() and work() of gemm_mfma, gemm_pingpong,
+ * gemm_pingpong_staged, gemm_thin and gemm_simt. */
 #ifndef MMF_GPU_AMD_TILES_H
 #define MMF_GPU_AMD_TILES_H
 
 #include "gpu/gemm.h"
 
-/* Set *work to one tile whose operations take, at MMF_AMD_GFLOPS, as long as the main loops of the
- * compute unit with the most tiles. idle: cycles of each phase of products without any. */
+/* Set *work to one tile whose operations take, at MMF_AMD_GFLOPS, as long as the compute unit
+ * with the most tiles. idle: cycles of each phase of products without any. */
 #define MMF_AMD_GFLOPS 1000.0
 void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem *problem,
                         mmf_work *work);
+
+/* The same for tiles without phases, whose loads take the time. */
+void mmf_amd_thin_work(const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
+
+/* What gemm_simt's tiles take besides their products, where matrix kernels are modelled. */
+void mmf_amd_simt_work(const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
+
+/* supports() of kernels whose A and B come in whole chunks, in the layout of the instance. */
+bool mmf_amd_takes_chunks(const mmf_kernel *kernel, const mmf_problem *problem, char *reason);
 
 #endif

@@ -51,6 +51,14 @@ mmf_status mmf_gpu_describe_device(mmf_device device, char *text, size_t size)
     return MMF_OK;
 }
 
+void mmf_gpu_identity(mmf_device device, char *text, size_t size)
+{
+    mmf_gpu *gpu;
+    if (mmf_gpu_get(device, &gpu) == MMF_OK)
+        snprintf(text, size, "%s, %s, %d compute units; %s %s", gpu->facts.name, gpu->facts.arch,
+                 gpu->facts.compute_units, gpu->driver->vendor, gpu->driver->version);
+}
+
 void mmf_gpu_describe_code(char *text, size_t size)
 {
     size_t length = 0;

@@ -20,6 +20,10 @@ const char *mmf_gpu_library(mmf_device_type type);
 /* A device as info shows it: name, architecture, size and where its code comes from. */
 mmf_status mmf_gpu_describe_device(mmf_device device, char *text, size_t size);
 
+/* A device and its driver, for what was measured there, cut to size; text stays as it is if the
+ * device cannot be used. */
+void mmf_gpu_identity(mmf_device device, char *text, size_t size);
+
 /* The device code of this build: "gfx90a, gfx942, ..." or why there is none. */
 void mmf_gpu_describe_code(char *text, size_t size);
 

@@ -7,8 +7,8 @@ enum { GFLOPS = 400 }; /* of a compute unit: what work() counts in */
 
 /* On an H200 at boost clocks. */
 static const mmf_tile_time times[] = {
-    {MMF_FLOAT32, 128, 128, 2.04, 1.82, 8, 1.9, 1.02},
-    {MMF_FLOAT32, 64, 64, 0.80, 0.60, 8, 0.5, 1.02},
+    {MMF_FLOAT32, 128, 128, 4.3, 3.1, 8, 1.9, 1.1},
+    {MMF_FLOAT32, 64, 64, 2.1, 0.92, 8, 0.5, 1.1},
 };
 
 static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
@@ -18,7 +18,7 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 
 static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
 {
-    mmf_nvidia_tiles_configure(kernel, p, MMF_FMA_BYTES(kernel->tile_m, kernel->tile_n), config);
+    mmf_nvidia_tiles_configure(kernel, p, MMF_MMA_BYTES(kernel->tile_m, kernel->tile_n, 4), config);
 }
 
 const mmf_family mmf_gpu_fma = {
@@ -29,6 +29,7 @@ const mmf_family mmf_gpu_fma = {
     .configure = configure,
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = true,
+    .same_bits = true,
     .work = work,
     .gflops_float = GFLOPS,
 };

@@ -36,7 +36,7 @@ static bool b_in_chunks(const mmf_problem *p, bool along_k)
     return along_k || !gated || p->strides[MMF_B].row == p->strides[MMF_B_UP].row;
 }
 
-static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+bool mmf_amd_takes_chunks(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
     if (!mmf_gpu_gemm_supports(kernel, p, reason))
         return false;
@@ -70,10 +70,11 @@ const mmf_family mmf_gpu_pingpong = {
     .name = "gemm_pingpong",
     .features = MMF_GPU_EPILOGUE_FEATURES,
     .dtypes = MMF_GPU_EPILOGUE_DTYPES,
-    .supports = supports,
+    .supports = mmf_amd_takes_chunks,
     .configure = mmf_gpu_gemm_configure,
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = true,
+    .same_bits = true,
     .work = work,
     .gflops_float = MMF_AMD_GFLOPS,
 };
@@ -82,10 +83,11 @@ const mmf_family mmf_gpu_pingpong_staged = {
     .name = "gemm_pingpong_staged",
     .features = MMF_GPU_EPILOGUE_FEATURES,
     .dtypes = MMF_GPU_EPILOGUE_DTYPES,
-    .supports = supports,
+    .supports = mmf_amd_takes_chunks,
     .configure = mmf_gpu_gemm_configure,
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = true,
+    .same_bits = true,
     .work = work,
     .gflops_float = MMF_AMD_GFLOPS,
 };

@@ -1,6 +1,6 @@
 /* The family gemm_simt: the generic kernel. Path of a call: asked by the plan; run() ends in
  * launch_plan.c. */
-#include "gpu/gemm.h"
+#include "gpu/amd_tiles.h"
 
 const mmf_family mmf_gpu_simt = {
     .name = "gemm_simt",
@@ -9,6 +9,7 @@ const mmf_family mmf_gpu_simt = {
     .supports = mmf_gpu_gemm_supports,
     .configure = mmf_gpu_gemm_configure,
     .run = mmf_gpu_gemm_run,
+    .work = mmf_amd_simt_work,
     .rows_independent_of_m = true,
     .gflops_float = 100, /* of a compute unit: assumed, not measured */
     .gflops_double = 50,

@@ -11,14 +11,14 @@
 
 _Static_assert(sizeof(mmf_wgmma_args) <= MMF_ARGUMENT_BYTES, "arguments of a kernel");
 
-enum { TALL_ROWS = 128 };                  /* see gemm_wgmma.hip */
+enum { TALL_ROWS = 128, BOX_LINES = 64 };  /* see gemm_wgmma.hip */
 enum { MAX_SPLIT_LOG = 3, MIN_STEPS = 4 }; /* the largest portable cluster; steps of k in a part */
 enum { GFLOPS = 5700 };                    /* of a compute unit: 8192^3 on an H200 */
 
 /* Tensor copies: coordinates are 32 bits, an outer stride is below 2^40 bytes and, like the
- * address, a multiple of 16. Sizes here are of elements of 16 bits. */
-enum { RUN = 8, MAX_SIZE = INT32_MAX - 1024 };
-#define MAX_STRIDE (INT64_C(1) << 38)
+ * address, a multiple of 16. */
+enum { RUN = 16, MAX_SIZE = INT32_MAX - 1024 };
+#define MAX_STRIDE (INT64_C(1) << 39)
 
 /* A matrix as a tensor of batches of lines: line i of a batch begins `pitch` elements after line
  * i - 1. */
@@ -26,9 +26,9 @@ typedef struct matrix {
     int64_t length, lines, pitch, batches, batch_pitch;
 } matrix;
 
-static bool strided(int64_t pitch)
+static bool strided(int64_t pitch, int64_t size)
 {
-    return pitch > 0 && pitch <= MAX_STRIDE && pitch % RUN == 0;
+    return pitch > 0 && pitch <= MAX_STRIDE / size && pitch * size % RUN == 0;
 }
 
 /* A matrix of `lines` lines, whose `length` elements are `unit` apart; false: no tensor describes
@@ -39,15 +39,16 @@ static bool describe(const mmf_problem *p, int operand, int64_t length, int64_t 
 {
     const int64_t batches = p->batch_ndim ? p->batch_shape[0] : 1;
     const int64_t stride = p->batch_ndim ? p->strides[operand].batch[0] : 0;
+    const int64_t size = mmf_dtypes[p->dtype[operand]].size, run = RUN / size;
     const bool one = lines == 1, same = batches == 1 || stride == 0;
-    const int64_t free = same ? (length + RUN - 1) / RUN * RUN : stride;
+    const int64_t free = same ? (length + run - 1) / run * run : stride;
     to->length = length;
     to->lines = lines;
     to->pitch = one ? free : pitch;
     to->batches = same ? 1 : batches;
     to->batch_pitch = same ? to->pitch : stride;
-    return (unit == 1 || length == 1) && (one || pitch >= length) && strided(to->pitch) &&
-           strided(to->batch_pitch) && to->batch_pitch % to->pitch == 0 &&
+    return (unit == 1 || length == 1) && (one || pitch >= length) && strided(to->pitch, size) &&
+           strided(to->batch_pitch, size) && to->batch_pitch % to->pitch == 0 &&
            p->offset[operand] % 16 == 0;
 }
 
@@ -107,7 +108,11 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
                            : "takes one batch axis, or several that lie as one");
         return false;
     }
-    if (!mmf_gpu_gemm_may_truncate(p, reason))
+    if (p->dtype[MMF_A] == MMF_FLOAT32 && !p->allow_tf32) {
+        snprintf(reason, MMF_REASON_TEXT, "rounds float32 to 11 bits, which allow_tf32 allows");
+        return false;
+    }
+    if (p->dtype[MMF_A] != MMF_FLOAT32 && !mmf_gpu_gemm_may_truncate(p, reason))
         return false;
     if (p->m > MAX_SIZE || p->n > MAX_SIZE || p->k > MAX_SIZE || mmf_gpu_batches(p) > MAX_SIZE) {
         snprintf(reason, MMF_REASON_TEXT, "takes M, N, K and a batch up to %d", MAX_SIZE);
@@ -117,7 +122,7 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
     if (layout == MMF_GPU_LAYOUT_ANY)
         snprintf(reason, MMF_REASON_TEXT,
                  "needs A and B at multiples of 16 bytes, each with stride 1 along one matrix axis "
-                 "and multiples of 8 along the other and the batch");
+                 "and multiples of 16 bytes along the other and the batch");
     else if (layout != own)
         snprintf(reason, MMF_REASON_TEXT, "is for the layout %s, A and B are %s",
                  mmf_gpu_layout_names[own], mmf_gpu_layout_names[layout]);
@@ -128,14 +133,24 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
 static int encode(const mmf_driver *driver, const mmf_problem *p, const matrix *m, uint32_t lines,
                   void *address, mmf_tensor_map *map)
 {
-    enum { FLOAT16 = 6, BFLOAT16 = 9 }; /* CUtensorMapDataType */
+    enum { FLOAT16 = 6, FLOAT32 = 7, BFLOAT16 = 9 }; /* CUtensorMapDataType */
     enum { NO_INTERLEAVE, ZERO_FILL = 0, SWIZZLE_128 = 3, /* CUtensorMap... */ PROMOTE_256 = 3 };
     const uint64_t sizes[] = {(uint64_t)m->length, (uint64_t)m->lines, (uint64_t)m->batches};
-    const uint64_t strides[] = {(uint64_t)m->pitch * 2, (uint64_t)m->batch_pitch * 2};
-    const uint32_t box[] = {MMF_WGMMA_LINE, lines, 1}, steps[] = {1, 1, 1};
-    return driver->encode_tensor_map(map, p->dtype[MMF_A] == MMF_FLOAT16 ? FLOAT16 : BFLOAT16, 3,
-                                     address, sizes, strides, box, steps, NO_INTERLEAVE,
-                                     SWIZZLE_128, PROMOTE_256, ZERO_FILL);
+    const mmf_dtype dtype = p->dtype[MMF_A];
+    const uint32_t size = (uint32_t)mmf_dtypes[dtype].size;
+    const uint64_t strides[] = {(uint64_t)m->pitch * size, (uint64_t)m->batch_pitch * size};
+    const uint32_t box[] = {MMF_WGMMA_LINE / size, lines, 1}, steps[] = {1, 1, 1};
+    const int type = dtype == MMF_FLOAT32 ? FLOAT32 : dtype == MMF_FLOAT16 ? FLOAT16 : BFLOAT16;
+    return driver->encode_tensor_map(map, type, 3, address, sizes, strides, box, steps,
+                                     NO_INTERLEAVE, SWIZZLE_128, PROMOTE_256, ZERO_FILL);
+}
+
+/* Does a workgroup stay, and store by tensor copies? See gemm_wgmma.hip. */
+static bool takes_turns(int instance, const mmf_gemm_args *args)
+{
+    const mmf_gpu_instance *row = &mmf_gpu_instances[instance];
+    return row->tile_m == TALL_ROWS && row->tile_k == MMF_WGMMA_LINE / 2 &&
+           args->epilogue != MMF_EPILOGUE_GENERAL;
 }
 
 static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
@@ -146,8 +161,8 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
     const mmf_gpu_layout layout = row->layout;
     const bool a_k = layout == MMF_GPU_LAYOUT_NN || layout == MMF_GPU_LAYOUT_NT;
     const bool b_k = layout == MMF_GPU_LAYOUT_NT || layout == MMF_GPU_LAYOUT_TT;
-    const uint32_t a_lines = a_k ? (uint32_t)row->tile_m : MMF_WGMMA_LINE;
-    const uint32_t b_lines = b_k ? (uint32_t)row->tile_n / 2 : MMF_WGMMA_LINE;
+    const uint32_t a_lines = a_k ? (uint32_t)row->tile_m : BOX_LINES;
+    const uint32_t b_lines = b_k ? (uint32_t)row->tile_n / 2 : BOX_LINES;
     mmf_wgmma_args *args = (mmf_wgmma_args *)(arguments + launch->argument);
     matrix m;
     mmf_gpu *gpu;
@@ -164,7 +179,7 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
         describe_b(p, MMF_B_UP, b_k, &m);
         code = encode(gpu->driver, p, &m, b_lines, buffers->data[MMF_B_UP], &args->b_up);
     }
-    if (!code && row->tile_m == TALL_ROWS && args->gemm.epilogue != MMF_EPILOGUE_GENERAL) {
+    if (!code && takes_turns(launch->instance, &args->gemm)) {
         describe_out(p, &m);
         code = encode(gpu->driver, p, &m, 64, buffers->data[MMF_OUT], &args->out);
     }
@@ -187,20 +202,23 @@ static int split_log(const mmf_kernel *kernel, const mmf_problem *p, int64_t til
 /* Microseconds, measured on an H200 at boost clocks: a step of k while the other units are idle,
  * and while all are busy; what a tile takes besides, the first and those after it. */
 typedef struct tile_time {
-    int tile_m, tile_n;
+    int tile_m, tile_n, tile_k;
     double alone, busy, first, later;
 } tile_time;
 
 static const tile_time times[] = {
-    {128, 256, 0.60, 0.69, 6, 3}, {128, 128, 0.33, 0.40, 4, 2}, {64, 128, 0.30, 0.40, 2.5, 2.5},
-    {16, 128, 0.27, 0.31, 2, 2},  {0, 0, 1, 1, 6, 6}, /* any other */
+    {128, 256, 64, 0.60, 0.69, 6, 3},    {128, 128, 64, 0.33, 0.40, 4, 2},
+    {64, 128, 64, 0.30, 0.40, 2.5, 2.5}, {16, 128, 64, 0.27, 0.31, 2, 2},
+    {128, 256, 32, 0.78, 0.935, 12, 8},  {128, 128, 32, 0.44, 0.58, 8, 6},
+    {128, 64, 32, 0.33, 0.36, 7, 5},     {0, 0, 0, 1, 1, 6, 6}, /* any other */
 };
 
 static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
     const tile_time *t = times;
     const double units = mmf_gpu_units(p->device);
-    while (t->tile_m && (t->tile_m != kernel->tile_m || t->tile_n != kernel->tile_n))
+    while (t->tile_m && (t->tile_m != kernel->tile_m || t->tile_n != kernel->tile_n ||
+                         t->tile_k != kernel->tile_k))
         t++;
     const int log = kernel->tile_m < TALL_ROWS && w->tiles < units
                         ? split_log(kernel, p, (int64_t)w->tiles)
@@ -226,7 +244,7 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     mmf_launch *launch = mmf_launch_plan_add(plan, kernel->instance, sizeof(mmf_wgmma_args));
     mmf_wgmma_args *args = mmf_launch_argument(plan, launch);
     const bool swapped = kernel->tile_m < TALL_ROWS;
-    const bool in_registers = swapped || describe_out(p, &m);
+    const bool in_registers = swapped || p->dtype[MMF_A] == MMF_FLOAT32 || describe_out(p, &m);
     mmf_gpu_gemm_arguments(kernel->instance, p, !in_registers || config->general_epilogue,
                            &args->gemm);
     const int log =
@@ -243,7 +261,7 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     launch->overlaps = true;
     launch->dynamic_bytes = MMF_WGMMA_BYTES;
     launch->grid_x = mmf_gpu_gemm_tiles(p, &args->gemm) * cluster;
-    if (swapped || args->gemm.epilogue == MMF_EPILOGUE_GENERAL) {
+    if (!takes_turns(kernel->instance, &args->gemm)) {
         launch->first = offsetof(mmf_wgmma_args, gemm.first_tile);
         return;
     }

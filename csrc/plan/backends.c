@@ -9,6 +9,7 @@
 #include "problem/environment.h"
 #include "problem/kernel.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -38,8 +39,8 @@ static mmf_status unpack_pairs(const mmf_weight *w, const void *packed)
     return MMF_OK;
 }
 
-/* The prepacked layouts, a back end's best first: what they are called, and the functions of the
- * back end that reads them. */
+/* The prepacked layouts, of each back end the most special last: what they are called, and the
+ * functions of the back end that reads them. */
 typedef struct layout_row {
     int id;
     bool on_gpu;
@@ -64,18 +65,43 @@ static const layout_row layouts[] = {
 
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-mmf_status mmf_prepack_layout(mmf_device device, mmf_dtype dtype, const char *name, int *layout)
+/* The name of the layout that large products read fastest, of those that are at most a tenth larger
+ * than the first; of equals the last, which kernels need not bring into another. */
+static const char *best_layout(const mmf_tensor *weight)
 {
-    const bool on_gpu = device.type != MMF_CPU;
+    const mmf_dtype dtype = weight->dtype;
+    const int64_t k = weight->shape[0], n = weight->shape[1];
+    const bool on_gpu = weight->device.type != MMF_CPU;
+    const layout_row *best = NULL;
     for (int i = 0; i < LAYOUTS; i++) {
         const layout_row *row = &layouts[i];
-        if (row->on_gpu != on_gpu || (strcmp(name, "auto") && strcmp(name, row->name)))
+        if (row->on_gpu != on_gpu || !(row->dtypes & MMF_DTYPE_BIT(dtype)))
+            continue;
+        if (!best) {
+            best = row;
+        } else if (10 * row->bytes(dtype, k, n) <= 11 * best->bytes(dtype, k, n)) {
+            const double seconds = mmf_plan_layout_seconds(dtype, row->id);
+            if (seconds < INFINITY && seconds <= mmf_plan_layout_seconds(dtype, best->id))
+                best = row;
+        }
+    }
+    return best->name;
+}
+
+mmf_status mmf_prepack_layout(const mmf_tensor *weight, const char *name, int *layout)
+{
+    const mmf_dtype dtype = weight->dtype;
+    const bool on_gpu = weight->device.type != MMF_CPU;
+    const char *wanted = strcmp(name, "auto") ? name : best_layout(weight);
+    for (int i = 0; i < LAYOUTS; i++) {
+        const layout_row *row = &layouts[i];
+        if (row->on_gpu != on_gpu || strcmp(wanted, row->name))
             continue;
         if (!(row->dtypes & MMF_DTYPE_BIT(dtype)))
             return mmf_fail(MMF_VALUE_ERROR, "layout \"%s\" holds bfloat16 only, but B is %s",
                             row->name, mmf_dtypes[dtype].name);
         *layout = row->id;
-        return row->check ? row->check(device, dtype) : MMF_OK;
+        return row->check ? row->check(weight->device, dtype) : MMF_OK;
     }
     return mmf_fail(MMF_VALUE_ERROR, "unknown layout \"%s\"; on %s", name,
                     on_gpu ? "a GPU it is \"auto\" or \"columns\""
@@ -135,6 +161,13 @@ void mmf_read_environment(void)
 int mmf_device_units(mmf_device device)
 {
     return mmf_gpu_units(device);
+}
+
+void mmf_device_identity(mmf_device device, char *text, size_t size)
+{
+    *text = 0;
+    if (device.type != MMF_CPU)
+        mmf_gpu_identity(device, text, size);
 }
 
 const char *mmf_host_features(void)

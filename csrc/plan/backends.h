@@ -9,9 +9,10 @@
 #include "gpu/preflight.h"
 #include "problem/problem.h"
 
-/* The id of a prepacked layout by name ("auto": the device's best), or VALUE_ERROR;
- * NOT_IMPLEMENTED where the device cannot pack. */
-mmf_status mmf_prepack_layout(mmf_device device, mmf_dtype dtype, const char *name, int *layout);
+/* The id of a prepacked layout for a weight (K, N) by name ("auto": the best for the device, and on
+ * the CPU for the kernels that may run), or VALUE_ERROR; NOT_IMPLEMENTED where the device cannot
+ * pack. */
+mmf_status mmf_prepack_layout(const mmf_tensor *weight, const char *name, int *layout);
 const char *mmf_prepack_layout_name(int layout);
 
 /* Bytes that a K x N weight takes in a layout, a multiple of 64. */
@@ -34,6 +35,10 @@ void mmf_read_environment(void);
 int mmf_device_units(mmf_device device);
 
 #define MMF_HOST_THREADS 1024 /* the most that can be asked for */
+
+/* What a GPU and its driver are called, cut to size; "" of the CPU, and of a GPU that cannot be
+ * used. */
+void mmf_device_identity(mmf_device device, char *text, size_t size);
 
 const char *mmf_host_features(void);
 int mmf_host_get_threads(void);

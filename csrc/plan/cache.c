@@ -208,6 +208,13 @@ void mmf_cache_keep(mmf_plan_cache *cache, const mmf_request *r, const mmf_buffe
     find_ranges(entry, r);
 }
 
+void mmf_cache_forget(mmf_plan_cache *cache)
+{
+    for (int i = 0; i < MMF_CACHE_SLOTS; i++)
+        if (cache->slots[i])
+            cache->slots[i]->words = -1; /* of no key */
+}
+
 void mmf_cache_clear(mmf_plan_cache *cache)
 {
     for (int i = 0; i < MMF_CACHE_SLOTS; i++) {

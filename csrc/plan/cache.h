@@ -35,6 +35,10 @@ void mmf_cache_release(struct mmf_cache_entry *entry);
 void mmf_cache_keep(mmf_plan_cache *cache, const mmf_request *request, const mmf_buffers *buffers,
                     const mmf_prepared *prepared);
 
+/* Find no entry of before any more: what plans are made by has changed. Entries in use stay until
+ * they are released. */
+void mmf_cache_forget(mmf_plan_cache *cache);
+
 void mmf_cache_clear(mmf_plan_cache *cache);
 
 #endif

@@ -3,11 +3,14 @@
 #include "plan/plan.h"
 
 #include "gpu/launch_plan.h"
+#include "plan/tuned.h"
 #include "problem/environment.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 static MMF_THREAD_LOCAL mmf_kernel_set forced;
 static mmf_kernel_set only, disabled; /* of the environment; set once, at import */
@@ -32,6 +35,9 @@ void mmf_plan_read_environment(void)
                                          mmf_kernel_set_text(&all, text, sizeof text));
         }
     }
+    const char *tune = mmf_environment(MMF_ENV_TUNE);
+    if (tune && strcasecmp(tune, "off") != 0)
+        mmf_environment_complain(MMF_ENV_TUNE, "ignored, the one value is \"off\"");
 }
 
 enum { NAME_TEXT = 64 * 10 }; /* of 64 characters, all of them escaped: \U0001d173 */
@@ -162,24 +168,29 @@ __attribute__((cold)) static mmf_status refuse(const mmf_problem *problem)
     return mmf_fail(MMF_NOT_IMPLEMENTED, "no kernel takes this call (%s)", reasons);
 }
 
-/* The kernel of the best score, or NULL. */
-static const mmf_kernel *best_kernel(const mmf_problem *problem)
+const mmf_kernel *mmf_plan_modelled(const mmf_problem *problem)
 {
     const double units = mmf_plan_units(problem->device), bytes = mmf_plan_bytes(problem);
     const mmf_kernel *found = NULL;
-    double best = 0;
+    double best = 0, rate = 0;
     for (int i = 0; i < MMF_KERNELS; i++) {
         char reason[MMF_REASON_TEXT];
         const mmf_kernel *kernel = mmf_kernel_at(i);
         if (!mmf_kernel_is_for(kernel, problem->device) || !mmf_plan_accepts(i, problem, reason))
             continue;
         const double score = mmf_plan_seconds(problem, kernel, units, bytes);
-        if (found && score >= best)
+        const double gflops = mmf_plan_gflops(problem, kernel);
+        if (found && (score > best || (score == best && gflops <= rate)))
             continue;
         found = kernel;
-        best = score;
+        best = score, rate = gflops;
     }
     return found;
+}
+
+bool mmf_plan_same_bits(const mmf_kernel *a, const mmf_kernel *b)
+{
+    return a == b || (a->family == b->family && a->family->same_bits);
 }
 
 static void configure(const mmf_kernel *kernel, const mmf_problem *problem, mmf_config *config)
@@ -196,7 +207,7 @@ static void add_spare(const mmf_problem *problem, mmf_config *config)
     mmf_problem without = *problem;
     mmf_config other;
     without.no_workspace = MMF_WORKSPACE_CAPTURED;
-    const mmf_kernel *kernel = best_kernel(&without);
+    const mmf_kernel *kernel = mmf_plan_modelled(&without);
     if (!kernel)
         return;
     configure(kernel, &without, &other);
@@ -205,13 +216,35 @@ static void add_spare(const mmf_problem *problem, mmf_config *config)
 
 mmf_status mmf_plan_choose(const mmf_problem *problem, mmf_plan *plan)
 {
-    plan->kernel = best_kernel(problem);
+    char reason[MMF_REASON_TEXT];
+    const mmf_tuned *tuned = mmf_tuned_find(problem);
+    if (tuned && !mmf_plan_accepts(tuned->kernel, problem, reason))
+        tuned = NULL;
+    plan->tuned = tuned ? tuned->seconds : 0;
+    plan->kernel = tuned ? mmf_kernel_at(tuned->kernel) : mmf_plan_modelled(problem);
     if (!plan->kernel)
         return refuse(problem);
     configure(plan->kernel, problem, &plan->config);
     if (plan->config.workspace_bytes)
         add_spare(problem, &plan->config);
     return MMF_OK;
+}
+
+double mmf_plan_layout_seconds(mmf_dtype dtype, int layout)
+{
+    enum { SIZE = 1024 };
+    mmf_problem problem = {.m = SIZE, .n = SIZE, .k = SIZE, .alpha = 1};
+    problem.packed = (uint8_t)layout;
+    problem.features =
+        MMF_HAS(MMF_A) | MMF_HAS(MMF_B) | MMF_HAS(MMF_OUT) | MMF_HAS(MMF_FEATURE_PACKED);
+    memset(problem.dtype, MMF_ABSENT, sizeof problem.dtype);
+    for (int o = 0; o < MMF_OPERANDS; o++)
+        if (problem.features & MMF_HAS(o)) {
+            problem.dtype[o] = (uint8_t)dtype;
+            problem.strides[o] = (mmf_strides){.row = SIZE, .col = 1};
+        }
+    const mmf_kernel *kernel = mmf_plan_modelled(&problem);
+    return kernel ? mmf_plan_seconds(&problem, kernel, 1, mmf_plan_bytes(&problem)) : INFINITY;
 }
 
 const char *mmf_plan_launch(const mmf_plan *plan, int launch)

@@ -85,12 +85,18 @@ static mmf_work work_of(const mmf_problem *p, const mmf_kernel *kernel)
     return work;
 }
 
-double mmf_plan_seconds(const mmf_problem *p, const mmf_kernel *kernel, double units, double bytes)
+double mmf_plan_gflops(const mmf_problem *p, const mmf_kernel *kernel)
 {
     const mmf_family *family = kernel->family;
+    if (mmf_problem_accumulator(p) == MMF_FLOAT64)
+        return family->gflops_double;
+    return family->rate ? family->rate() : family->gflops_float;
+}
+
+double mmf_plan_seconds(const mmf_problem *p, const mmf_kernel *kernel, double units, double bytes)
+{
     const device_cost *device = p->device.type == MMF_CPU ? &host : &gpu;
-    const double gflops =
-        mmf_problem_accumulator(p) == MMF_FLOAT64 ? family->gflops_double : family->gflops_float;
+    const double gflops = mmf_plan_gflops(p, kernel);
     double bandwidth = device->bytes_per_second * units, flops = mmf_plan_flops(p) / units;
     double fixed = device->call_seconds;
     if (bandwidth > device->bytes_per_second_limit)

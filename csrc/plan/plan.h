@@ -6,6 +6,7 @@
 
 typedef struct mmf_plan {
     const mmf_kernel *kernel;
+    double tuned; /* seconds that tune() measured; 0: the cost model chose */
     mmf_config config;
 } mmf_plan;
 
@@ -16,9 +17,21 @@ void mmf_plan_read_environment(void);
  * own, or that it is disabled or not a forced one. */
 bool mmf_plan_accepts(int kernel, const mmf_problem *problem, char *reason);
 
-/* The kernel of the best score among those that accept (of equals the first), configured. None:
- * NOT_IMPLEMENTED with the reasons of all. */
+/* The measured choice if it is accepted, else the kernel of the best score among those that accept
+ * (of equals the faster, then the first), configured. None: NOT_IMPLEMENTED with the reasons of
+ * all. */
 mmf_status mmf_plan_choose(const mmf_problem *problem, mmf_plan *plan);
+
+/* The kernel of the best score, or NULL: what runs where nothing was measured. */
+const mmf_kernel *mmf_plan_modelled(const mmf_problem *problem);
+
+/* Do both give the same bits for every problem that both accept? */
+bool mmf_plan_same_bits(const mmf_kernel *a, const mmf_kernel *b);
+
+/* What the cost model predicts for a large product of the CPU whose weight is in a prepacked
+ * layout, by the best kernel that is not disabled and may run on this thread; infinite if none
+ * reads it. */
+double mmf_plan_layout_seconds(mmf_dtype dtype, int layout);
 
 /* Name of a launch of a plan on a GPU, or NULL past the last one. */
 const char *mmf_plan_launch(const mmf_plan *plan, int launch);
@@ -30,6 +43,9 @@ double mmf_plan_bytes(const mmf_problem *problem);
  * mmf_plan_bytes(): a model, not a measurement. */
 double mmf_plan_seconds(const mmf_problem *problem, const mmf_kernel *kernel, double units,
                         double bytes);
+
+/* What one thread or compute unit sustains, 1e9 operations a second, by the cost model. */
+double mmf_plan_gflops(const mmf_problem *problem, const mmf_kernel *kernel);
 
 /* The units that kernels are compared for: one thread of the CPU, all units of a GPU. Nothing that
  * may change between two calls: equal calls get equal kernels, and equal bits. */

@@ -92,6 +92,18 @@ mmf_status mmf_activation_check(mmf_activation id, int given, double parameters[
     return MMF_OK;
 }
 
+static const char *const gate_layouts[] = {
+    [MMF_GATE_NONE] = NULL,
+    [MMF_GATE_HALVES] = "halves",
+    [MMF_GATE_HALVES_UP_FIRST] = "halves_up_first",
+    [MMF_GATE_INTERLEAVED] = "interleaved",
+};
+
+const char *mmf_gate_layout_name(mmf_gate_layout layout)
+{
+    return gate_layouts[layout];
+}
+
 /* Of ASCII: names have no others, and a locale's rules must not count. */
 static char lower(char c)
 {

@@ -30,6 +30,9 @@ typedef enum mmf_gate_layout {
     MMF_GATE_PAIR,            /* two weights: Hugging Face Llama */
 } mmf_gate_layout;
 
+/* As gate_layout= names it, up to INTERLEAVED. */
+const char *mmf_gate_layout_name(mmf_gate_layout layout);
+
 #define MMF_MAX_PARAMETERS 4         /* of an activation */
 #define MMF_NEEDED __builtin_nan("") /* in place of a default: the parameter must be given */
 

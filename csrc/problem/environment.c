@@ -19,6 +19,10 @@ const mmf_variable_row mmf_variables[MMF_ENV_COUNT] = {
                              "the libamdhip64 to use, instead of the one that is found"},
     [MMF_ENV_CUDA_LIBRARY] = {"MATMUL_FUSED_CUDA_LIBRARY",
                               "the libcuda to use, instead of the one that is found"},
+    [MMF_ENV_CACHE_DIR] = {"MATMUL_FUSED_CACHE_DIR",
+                           "the folder of the tune store, instead of matmul_fused in "
+                           "XDG_CACHE_HOME or ~/.cache"},
+    [MMF_ENV_TUNE] = {"MATMUL_FUSED_TUNE", "\"off\": the tune store is neither read nor written"},
     [MMF_ENV_LOG] = {"MATMUL_FUSED_LOG",
                      "level of the logger \"matmul_fused\", written to stderr: debug, info, ..."},
 };

@@ -9,6 +9,8 @@ typedef enum mmf_variable {
     MMF_ENV_DISABLE,
     MMF_ENV_HIP_LIBRARY,
     MMF_ENV_CUDA_LIBRARY,
+    MMF_ENV_CACHE_DIR,
+    MMF_ENV_TUNE,
     MMF_ENV_LOG,
     MMF_ENV_COUNT
 } mmf_variable;

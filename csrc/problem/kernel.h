@@ -58,9 +58,14 @@ typedef struct mmf_family {
      * NULL: nothing. */
     void (*work)(const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
     bool rows_independent_of_m; /* a row of the result has the same bits whatever M is */
+    /* Its kernels that take a problem form every sum in the same order of k, by the same
+     * instructions, and end it alike, whatever their tile: they give the same bits. */
+    bool same_bits;
     /* For the cost model: what one thread (at 2.5 to 3.5 GHz) or one compute unit sustains, 1e9
      * operations a second, by the type of the sums. */
     double gflops_float, gflops_double;
+    /* The same of sums of float where it depends on the CPU's make; NULL: gflops_float. */
+    double (*rate)(void);
 } mmf_family;
 
 struct mmf_kernel {

@@ -22,6 +22,7 @@ typedef enum mmf_status {
     MMF_NOT_IMPLEMENTED,
     MMF_NO_MEMORY,
     MMF_DEVICE_ERROR,
+    MMF_GRADIENTS,    /* a ValueError: an operand wants gradients recorded */
     MMF_PYTHON_ERROR, /* a Python exception is already set */
 } mmf_status;
 

@@ -6,6 +6,7 @@ is imported on first use. The stub __init__.pyi has the full texts.
 
 import contextlib
 import importlib
+import os
 import sys
 
 from . import _core
@@ -29,6 +30,7 @@ __all__ = [
     "Expression",
     "Info",
     "PackedMatrix",
+    "Tuning",
     "__version__",
     "activations",
     "explain",
@@ -41,6 +43,8 @@ __all__ = [
     "prepack",
     "set_num_threads",
     "testing",
+    "tune",
+    "warmup",
 ]
 
 # name -> the submodule that has it; "testing" is one itself
@@ -48,10 +52,13 @@ _LAZY = {
     "Explanation": "report",
     "Expression": "expression",
     "Info": "report",
+    "Tuning": "tuning",
     "explain": "report",
     "info": "report",
     "lazy": "expression",
     "testing": "",
+    "tune": "tuning",
+    "warmup": "tuning",
 }
 
 
@@ -83,6 +90,24 @@ def num_threads(n, /):
         _core._use_num_threads(before)
 
 
+def _cache_folder(given):
+    """The folder of the tune store: MATMUL_FUSED_CACHE_DIR as it was given, else matmul_fused in XDG's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # then it is to be ignored, says XDG
+        base = os.path.join(os.path.expanduser("~"), ".cache")
+    return given or os.path.join(base, "matmul_fused")
+
+
+def _read_tuned(values):
+    """Let the plan use what tune() found here, if there is anything."""
+    if (values["MATMUL_FUSED_TUNE"] or "").lower() != "off" and os.path.exists(
+        os.path.join(_cache_folder(values["MATMUL_FUSED_CACHE_DIR"]), f"tune-{__version__}.json")
+    ):
+        from . import store
+
+        store.apply(store.default())
+
+
 def _add_handler(logger, handler):
     """Once in a process: after a reload the logger has it already."""
     handler.set_name(f"{__name__}.{type(handler).__name__}")
@@ -107,10 +132,15 @@ def _set_up_logging(level):
 
 
 def _start():
-    """Say what there is to say: only then, or where logging is there already, the logger is made."""
     facts = _core.info()
     values = {name: value for name, _, value in facts["environment"]}
     level = values["MATMUL_FUSED_LOG"]
+    _set_up(facts, values, level)
+    _read_tuned(values)
+
+
+def _set_up(facts, values, level):
+    """Say what there is to say: only then, or where logging is there already, the logger is made."""
     if level is None and not facts["ignored"] and "logging" not in sys.modules:
         return
     logger = _set_up_logging(level)

@@ -1,4 +1,5 @@
 # The public interface with full texts. What the extension says at run time (help()) is the short form of these.
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -13,6 +14,9 @@ from .expression import lazy as lazy
 from .report import Explanation as Explanation
 from .report import Info as Info
 from .report import info as info
+from .tuning import Tuning as Tuning
+from .tuning import tune as tune
+from .tuning import warmup as warmup
 
 __all__ = [
     "Array",
@@ -21,6 +25,7 @@ __all__ = [
     "Expression",
     "Info",
     "PackedMatrix",
+    "Tuning",
     "__version__",
     "activations",
     "explain",
@@ -33,6 +38,8 @@ __all__ = [
     "prepack",
     "set_num_threads",
     "testing",
+    "tune",
+    "warmup",
 ]
 
 __version__: Final[str]
@@ -344,20 +351,24 @@ def explain(
     Takes the arguments of matmul_fused, raises what it would raise, computes nothing and writes nothing.
     """
 
+def _cache_folder(given: str | None) -> str: ...
+def _set_up_logging(level: str | None) -> logging.Logger: ...
 def prepack(
     B: _Operand | tuple[_Operand, _Operand], *, gate_layout: _GateLayout = None, layout: str = "auto"
 ) -> PackedMatrix:
     """Reorder a (K, N) weight once, so that calls with it as B need not.
 
     On the CPU it pays where a call would reorder B itself: from about 16 rows of A on, and for fewer rows of float32
-    and float64. Calls with 1 to 8 rows of a float16 or bfloat16 A read a plain B in place, and may be slower with a
-    packed one (on one machine down to 0.75x at M = 2 to 4): time both, or keep the plain weight for such calls. On a
-    GPU it pays for weights that matrix kernels refuse: interleaved gates, odd pitches, odd addresses.
+    and float64. Calls with 1 to 8 rows of a float16 or bfloat16 A read a plain B in place, and may be slower with one
+    in layout "panels64" (on one machine down to 0.75x at M = 2 to 4): time both, or keep the plain weight for such
+    calls. On a GPU it pays for weights that matrix kernels refuse: interleaved gates, odd pitches, odd addresses.
 
     B: 2-D, any strides, one of the four dtypes; it is copied. A pair (gate, up) of one shape and dtype becomes one
     PackedMatrix with "halves". gate_layout: where the gate and up columns lie, if one weight holds both. layout:
     "auto", or the name of a packed layout of B's device: on the CPU "panels64" or "pairs64" (of bfloat16, for CPUs
-    with AMX alone), on a GPU "columns". On a GPU the copy is made on the current stream of B's library; until
+    with AMX or AVX512_BF16), on a GPU "columns". On the CPU "auto" takes pairs64 for bfloat16 where the kernel that
+    large products run on reads it, nothing disables that kernel or forces another one on the thread, and the layout is
+    at most a tenth larger than panels64. On a GPU the copy is made on the current stream of B's library; until
     that is done, a B that is not of torch or CuPy must live.
 
     Raises what matmul_fused raises for B; ValueError for an unknown layout or an odd number of gated columns;

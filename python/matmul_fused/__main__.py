@@ -42,6 +42,11 @@ def _parser() -> argparse.ArgumentParser:
         "--device", default="cpu", help="the device to check: cpu, or a GPU as info names it: rocm, rocm:1, cuda"
     )
     check.add_argument("--kernel", help="check this kernel only, e.g. one that info lists")
+    check.add_argument(
+        "--torch",
+        action="store_true",
+        help="instead: try the installed torch, transformers, vLLM and SGLang, and say which ways into them work here",
+    )
     check.add_argument("--quick", action="store_true", help="every value of every feature once, instead of every pair")
     check.add_argument("--seed", type=int, default=0, help="another seed gives other cases and values (default 0)")
     check.add_argument(
@@ -204,6 +209,14 @@ def _check(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
+def _check_torch() -> int:
+    from .integrations import check
+
+    found = check.seams()
+    print(check.show(found))
+    return 1 if any(row.works is False for row in found) else 0
+
+
 def _bench(options: argparse.Namespace) -> int:
     from . import benchmark
 
@@ -231,6 +244,8 @@ def main(arguments: list[str] | None = None) -> int:
         elif options.command == "report":
             _bug_report(options.output, options.call)
             code = 0
+        elif options.command == "check" and options.torch:
+            code = _check_torch()
         elif options.command == "info":
             if options.objects:
                 _write_objects(options.objects)

@@ -37,6 +37,8 @@ class Candidate:
     """Time that the cost model predicts: modelled, not measured; None if the kernel does not take the call."""
     reason: str | None
     """Why the kernel does not take the call; None if it does."""
+    same_bits: bool
+    """True if it gives the bits of the cost model's choice, whatever the values."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,6 +66,13 @@ class Explanation:
     """True if a row of the result has the same bits whatever M is."""
     candidates: tuple[Candidate, ...]
     """Every kernel of this build for the device of the operands."""
+    modelled: str
+    """The kernel that the cost model chooses; another one than `kernel` where tune() found a faster one."""
+    tuned: float | None
+    """Seconds that tune() measured, if the kernel was chosen by the tune store; else None."""
+    key: str
+    """What the tune store keeps a choice for such calls under."""
+    device: str
 
     @property
     def refused(self) -> tuple[tuple[str, str], ...]:
@@ -74,6 +83,7 @@ class Explanation:
         rows = [
             ("problem", self.problem),
             ("kernel", self.kernel),
+            *([("tuned", f"{engineering(self.tuned, 's')}, measured by tune")] if self.tuned else []),
             ("tile", "{} x {} x {} (m, n, k)".format(*self.tile)),
             ("threads", str(self.threads)),
             *([("launches", ", ".join(self.launches))] if self.launches[1:] else []),
@@ -164,7 +174,8 @@ def explain(*args: object, **kwargs: object) -> Explanation:
     """
     facts = _core.explain(*args, **kwargs)
     candidates = tuple(Candidate(*row) for row in facts["candidates"])
-    return Explanation(**{**facts, "launches": tuple(facts["launches"]), "candidates": candidates})
+    facts |= {"launches": tuple(facts["launches"]), "candidates": candidates, "tuned": facts["tuned"] or None}
+    return Explanation(**facts)
 
 
 explain.__signature__ = inspect.signature(_core.explain)  # type: ignore[attr-defined]

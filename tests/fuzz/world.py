@@ -214,11 +214,13 @@ class World:
 
     def packed(self) -> list[Form]:
         gates = (None, "halves", "halves_up_first", "interleaved") if self.n % 2 == 0 else (None,)
-        forms = []
+        forms, rng = [], self.rng("packed")
+        _core.force_kernel(self.kernel)  # "auto" is a layout that it reads
         for number, gate in enumerate(gates):
             source = self.b[number % len(self.b)]
-            weight = mf.prepack(source.argument, gate_layout=gate)
+            weight = mf.prepack(source.argument, layout=pick(rng, ("auto", "panels64")), gate_layout=gate)
             forms.append(source._replace(argument=weight, kind="packed", gate=gate, owner=None))
+        _core.force_kernel(None)
         return forms
 
     def addends(self, columns: int, dtype: str) -> list[Form]:

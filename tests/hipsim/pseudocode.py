@@ -174,13 +174,20 @@ def join(*parts: Bits) -> Bits:
     return Bits(value, sum(part.width for part in parts))
 
 
+def maximum(a: Any, b: Any) -> Any:
+    """v_maximum_f32, which gfx950 has within v_maximum3_f32 alone: a NaN wins, and +0 over -0."""
+    if a == b:
+        return b if np.signbit(a) else a
+    return np.maximum(a, b)
+
+
 FUNCTIONS: dict[str, Any] = {
     "Bits": Bits, "cast": cast, "join": join, "f32": np.float32, "f64": np.float64,
     "INF": np.float64(np.inf), "NAN": np.float64(np.nan), "ROUND_NEAREST_EVEN": 0,
     "DENORM": SimpleNamespace(f32=Subnormal(2.0**-126), f64=Subnormal(2.0**-1022)),
     "UNDERFLOW_F32": np.float32(0), "UNDERFLOW_F64": np.float64(0),
     "OVERFLOW_F32": np.float32(np.inf), "OVERFLOW_F64": np.float64(np.inf),
-    "fma": fma, "exponent": exponent, "trunc": np.trunc, "mantissa": lambda x: np.frexp(x)[0],
+    "fma": fma, "v_maximum_f32": maximum, "exponent": exponent, "trunc": np.trunc, "mantissa": lambda x: np.frexp(x)[0],
     "frexp_exp": lambda x: int(np.frexp(x)[1]), "pow": lambda _, y: np.exp2(np.float64(y)),
     "ldexp": lambda x, n: np.ldexp(x, max(-5000, min(5000, int(n)))),
     "isNAN": np.isnan, "isSignalNAN": is_signalling, "isQuietNAN": lambda x: np.isnan(x) and not is_signalling(x),

@@ -23,6 +23,9 @@ from common import Generic
 
 import matmul_fused as mf
 
+# Modules that need another library: how their names begin, and which.
+HOSTS = {"torch": "torch", "jax": "jax", "integrations.seam": "torch", "integrations.transformers": "torch"}
+
 
 def converters():
     """Functions from a NumPy array to the libraries' own."""
@@ -92,7 +95,8 @@ def use_threads():
 
 
 for module in pkgutil.walk_packages(mf.__path__, "matmul_fused."):
-    if "torch" in LIBRARIES or not module.name.startswith("matmul_fused.torch"):
+    host = next((host for start, host in HOSTS.items() if module.name.startswith(f"matmul_fused.{start}")), None)
+    if host is None or host in LIBRARIES:
         importlib.import_module(module.name)
 repr(mf.info())
 for converter in converters():

@@ -101,14 +101,13 @@ static PyObject *make_object(mmf_state *state, const mmf_import *a, mmf_output *
     return NULL;
 }
 
-mmf_status mmf_exchange_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor, void *stream,
-                            mmf_output *output)
+mmf_status mmf_exchange_allocate(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
+                                 mmf_output *output)
 {
     int64_t shape[MMF_MAX_RANK], strides[MMF_MAX_RANK];
     DLTensor prototype = mmf_dl_tensor(tensor, shape, strides);
     DLManagedTensorVersioned *managed = NULL;
     mmf_status status = MMF_OK;
-    (void)stream; /* the library's own one; the caller orders the two */
     prototype.data = NULL;
     if (a->api->managed_tensor_allocator(&prototype, &managed, &status, set_allocator_error)) {
         if (!status)
@@ -119,11 +118,17 @@ mmf_status mmf_exchange_new(mmf_state *state, const mmf_import *a, mmf_tensor *t
     output->managed = managed;
     output->ran_python = true;
     tensor->data = (char *)view->data + view->byte_offset;
-    status = check_new(view, tensor);
+    return check_new(view, tensor);
+}
+
+static mmf_status new_output(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
+                             void *stream, mmf_output *output)
+{
+    (void)stream; /* the library's own one; the caller orders the two */
+    mmf_status status = mmf_exchange_allocate(state, a, tensor, output);
     if (status || tensor->device.type == MMF_CPU)
         return status;
-    output->object = make_object(state, a, output); /* it hears of the stream before the launch */
-    return output->object ? MMF_OK : MMF_PYTHON_ERROR;
+    return mmf_output_make_object(state, a, output);
 }
 
 PyObject *mmf_exchange_finish(mmf_state *state, const mmf_import *a, mmf_output *output)
@@ -135,7 +140,7 @@ const mmf_library mmf_library_exchange = {
     .recognise = recognise,
     .view = view,
     .stream = mmf_exchange_stream,
-    .new_output = mmf_exchange_new,
+    .new_output = new_output,
     .finish = mmf_exchange_finish,
     .owner = &mmf_library_exchange,
 };

@@ -20,8 +20,8 @@ static mmf_status recognise(mmf_state *state, PyObject *object, const char *name
     if (tracer)
         return mmf_fail(
             MMF_TYPE_ERROR,
-            "%s is a JAX tracer, which has no values; call matmul_fused outside jax.jit, vmap and "
-            "grad, or through jax.pure_callback",
+            "%s is a JAX tracer, which has no values; inside jax.jit, vmap and grad call "
+            "matmul_fused.jax.matmul_fused",
             name);
     if (array)
         facts->library = &mmf_library_jax;

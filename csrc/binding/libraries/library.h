@@ -81,8 +81,8 @@ mmf_status mmf_dlpack_import(mmf_state *state, mmf_import *import, mmf_stream *s
 mmf_status mmf_exchange_find(mmf_state *state, mmf_type_facts *facts);
 mmf_status mmf_exchange_stream(mmf_state *state, const mmf_import *of, mmf_device device,
                                void **handle, bool *ran_python);
-mmf_status mmf_exchange_new(mmf_state *state, const mmf_import *a, mmf_tensor *tensor, void *stream,
-                            mmf_output *output);
+mmf_status mmf_exchange_allocate(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
+                                 mmf_output *output);
 PyObject *mmf_exchange_finish(mmf_state *state, const mmf_import *a, mmf_output *output);
 
 /* Results that are mf.Arrays (array.c). */

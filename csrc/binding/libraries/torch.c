@@ -34,7 +34,8 @@ static mmf_status refuse_dispatch(PyObject *object, const char *name)
 
 /* Take the C functions behind two members of torch's tensor base type: they are asked on every
  * call. */
-static mmf_status take_members(mmf_state *state, PyObject *base, PyObject *is_grad_enabled)
+static mmf_status take_members(mmf_state *state, PyObject *base, PyObject *is_grad_enabled,
+                               PyObject *dispatch_modes)
 {
     const bool is_type = PyType_Check(base);
     const PyGetSetDef *attribute =
@@ -46,14 +47,15 @@ static mmf_status take_members(mmf_state *state, PyObject *base, PyObject *is_gr
     while (method && method->ml_name && strcmp(method->ml_name, "is_neg"))
         method++;
     if (!attribute || !attribute->name || !method || !method->ml_name ||
-        method->ml_flags != METH_NOARGS)
+        method->ml_flags != METH_NOARGS || !PyCallable_Check(dispatch_modes))
         return mmf_fail(MMF_NOT_IMPLEMENTED,
-                        "this torch has no Tensor.requires_grad or Tensor.is_neg as matmul_fused "
-                        "knows them; report its version");
+                        "this torch has no Tensor.requires_grad, Tensor.is_neg or "
+                        "_len_torch_dispatch_stack as matmul_fused knows them; report its version");
     state->torch_requires_grad = *attribute;
     state->torch_is_neg = *method;
     state->torch_base = (PyTypeObject *)Py_NewRef(base);
     state->torch_is_grad_enabled = Py_NewRef(is_grad_enabled);
+    state->torch_dispatch_modes = Py_NewRef(dispatch_modes);
     return MMF_OK;
 }
 
@@ -61,12 +63,19 @@ static mmf_status find_members(mmf_state *state)
 {
     PyObject *torch = mmf_imported_module("torch");
     PyObject *core = torch ? mmf_get_attribute(torch, "_C") : NULL;
-    PyObject *base = mmf_attribute(core, "TensorBase");
+    PyObject *base = core ? mmf_get_attribute(core, "TensorBase") : NULL;
     PyObject *is_grad_enabled = base ? mmf_get_attribute(torch, "is_grad_enabled") : NULL;
+    PyObject *modes = is_grad_enabled ? mmf_get_attribute(core, "_len_torch_dispatch_stack") : NULL;
+    if (is_grad_enabled && !modes && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear(); /* lint: told by take_members() */
+        modes = Py_NewRef(Py_None);
+    }
     mmf_status status =
-        is_grad_enabled ? take_members(state, base, is_grad_enabled) : MMF_PYTHON_ERROR;
+        modes ? take_members(state, base, is_grad_enabled, modes) : MMF_PYTHON_ERROR;
+    Py_XDECREF(modes);
     Py_XDECREF(is_grad_enabled);
     Py_XDECREF(base);
+    Py_XDECREF(core);
     Py_XDECREF(torch);
     return status;
 }
@@ -194,7 +203,7 @@ __attribute__((cold)) static mmf_status check_grad_mode(mmf_state *state, const 
     if (enabled == Py_False)
         return MMF_OK;
     return mmf_fail(
-        MMF_VALUE_ERROR,
+        MMF_GRADIENTS,
         "%s requires grad, but matmul_fused records no gradients; pass %s.detach() or call "
         "it under torch.no_grad()",
         import->name, import->name);
@@ -339,11 +348,27 @@ static PyObject *finish(mmf_state *state, const mmf_import *a, mmf_output *outpu
     return tensor;
 }
 
+/* Memory of torch's allocator, which runs Python only in a mode with __torch_dispatch__. */
+static mmf_status new_on_gpu(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
+                             mmf_output *output)
+{
+    mmf_status status = mmf_exchange_allocate(state, a, tensor, output);
+    if (status)
+        return status;
+    PyObject *modes = PyObject_CallNoArgs(state->torch_dispatch_modes);
+    if (!modes)
+        return MMF_PYTHON_ERROR;
+    output->ran_python = PyLong_AsLong(modes) != 0;
+    Py_DECREF(modes);
+    return PyErr_Occurred() ? MMF_PYTHON_ERROR : MMF_OK;
+}
+
 static mmf_status new_output(mmf_state *state, const mmf_import *a, mmf_tensor *tensor,
                              void *stream, mmf_output *output)
 {
+    (void)stream; /* torch's own one, unless one was given: then it is told of that */
     if (tensor->device.type != MMF_CPU)
-        return mmf_exchange_new(state, a, tensor, stream, output);
+        return new_on_gpu(state, a, tensor, output);
     size_t bytes = (size_t)mmf_tensor_size(tensor) * mmf_dtypes[tensor->dtype].size;
     host_block *block = malloc(sizeof *block + 64 + bytes);
     if (!block)

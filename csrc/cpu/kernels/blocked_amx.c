@@ -5,6 +5,7 @@
 #define MMF_ROW_NAME "cpu_blocked_amx"
 #define MMF_MISSING mmf_cpu_lacks_amx()
 #define MMF_PAIRS
+#define MMF_AMX
 #define MMF_OPERAND_DTYPES MMF_DTYPE_BIT(MMF_BFLOAT16)
 #define MMF_GFLOPS 600 /* of a thread, 1024 x 1024 x 1024 on a Xeon with AMX */
 #define MMF_VECTOR_BYTES 64
@@ -12,6 +13,7 @@
 #define MMF_PLACED_MR 0 /* every strip is as high as a packed one */
 #define MMF_ROW_UNIT 16
 #define MMF_DEPTH_UNIT 32
+#define MMF_CHAIN_UNIT 32
 #define MMF_DEPTH(size) 1024
 #define MMF_CACHE_BLOCKS
 #define MMF_BLOCK_N 1024

@@ -113,6 +113,41 @@ def measure(
     return [_summary(name, samples[name], samples[names[0]], repeats[name]) for name in names]
 
 
+def race(
+    arms: Mapping[str, Callable[[int], object]],
+    budget_seconds: float,
+    *,
+    rounds: int = 25,
+    sample_seconds: float = 0.0005,
+    wait: Call = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """Seconds of a call of each arm, for a decision rather than a report: medians of samples taken by turns.
+
+    arms: name -> what makes so many calls. Each makes one that does not count, then one that does; more samples follow
+    while they fit into the budget.
+    """
+
+    def sample(run: Callable[[int], object], calls: int) -> float:
+        wait()
+        start = clock()
+        run(calls)
+        wait()
+        return (clock() - start) / calls
+
+    begin = clock()
+    for run in arms.values():
+        run(1)
+    samples = {name: [sample(run, 1)] for name, run in arms.items()}
+    calls = {name: max(1, math.ceil(sample_seconds / max(taken[0], 1e-7))) for name, taken in samples.items()}
+    for _ in range(rounds):
+        if clock() - begin + sum(calls[name] * taken[-1] for name, taken in samples.items()) > budget_seconds:
+            break
+        for name, run in arms.items():
+            samples[name].append(sample(run, calls[name]))
+    return {name: max(statistics.median(taken), 1e-9) for name, taken in samples.items()}
+
+
 def _summary(name: str, own: list[float], first: list[float], calls: int) -> Timing:
     median = statistics.median(own)
     quartiles = statistics.quantiles(own, n=4) if len(own) > 1 else (median, median, median)

@@ -18,8 +18,10 @@ except ImportError as _error:
 if not hasattr(_torch.Tensor, "__dlpack_c_exchange_api__"):
     raise ImportError(f"matmul_fused.torch needs torch 2.10 or later; this is torch {_torch.__version__}")
 
+from .backend import backend
 from .functional import linear, mlp
 from .modules import FusedLinear, FusedMLP
-from .patching import Record, Report, patch, report, unpatch
+from .patching import patch, report, unpatch
+from .records import Record, Report
 
-__all__ = ["FusedLinear", "FusedMLP", "Record", "Report", "linear", "mlp", "patch", "report", "unpatch"]
+__all__ = ["FusedLinear", "FusedMLP", "Record", "Report", "backend", "linear", "mlp", "patch", "report", "unpatch"]

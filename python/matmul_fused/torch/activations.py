@@ -137,6 +137,32 @@ def known(activation: Any) -> Activation | None:
     return _FUNCTIONS.get(activation)
 
 
+# Activations of transformers, by class name: (name here, attributes that must have one value).
+_TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "NewGELUActivation": ("gelu_tanh", {}),
+    "GELUTanh": ("gelu_tanh", {}),
+    "PytorchGELUTanh": ("gelu_tanh", {}),
+    "FastGELUActivation": ("gelu_tanh", {}),
+    "GELUActivation": ("gelu", {}),
+    "QuickGELUActivation": ("quick_gelu", {}),
+    "SiLUActivation": ("silu", {}),
+    "ReLUSquaredActivation": ("relu_squared", {}),
+    "MishActivation": ("mish", {}),
+    "ClippedGELUActivation": ("gelu_10", {"min": -10, "max": 10}),
+}
+
+
+def of_module(module: torch.nn.Module) -> Activation | None:
+    """The activation, not a gated one, that a module of torch or transformers is, or None."""
+    kind = type(module)
+    if kind.__module__ == "transformers.activations" and kind.__name__ in _TRANSFORMERS:
+        name, fixed = _TRANSFORMERS[kind.__name__]
+        same = all(getattr(module, attribute, None) == value for attribute, value in fixed.items())
+        return Activation(name) if same else None
+    found = known(module)
+    return None if found is None or found.name == "none" or found.gated else found
+
+
 def resolve(activation: Any) -> Activation:
     """The activation that this is; else what matmul_fused says of it."""
     found = known(activation)

@@ -17,10 +17,10 @@ from . import op
 from .activations import GATED, Activation, keeps, resolve
 
 # Looked up once: each of them is a part of every call.
-_matmul_fused = _core.matmul_fused
+_linear = _core._linear
 _tracing = torch.compiler.is_dynamo_compiling
-_grad_enabled = torch.is_grad_enabled
 _autocasting = torch._C._is_any_autocast_enabled
+_modes = torch._C._len_torch_dispatch_stack  # make_fx, FakeTensorMode, ...: what looks on must see an operator
 
 
 Weights: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
@@ -46,19 +46,15 @@ def linear(
     """
     if _tracing():
         return _general(x, weight, bias, activation, gate_layout)
-    W: Any = weight  # a pair has none of the attributes that are asked for here
-    b: Any = bias
     try:
-        if (
-            _autocasting()
-            or forward_ad._current_level >= 0
-            or (_grad_enabled() and (x.requires_grad or W.requires_grad or (b is not None and b.requires_grad)))
-        ):
-            return _general(x, weight, bias, activation, gate_layout)
-        if gate_layout is None:
-            return _matmul_fused(x, W.t(), b, activation)
-        return _matmul_fused(x, W.t(), b, activation, gate_layout=gate_layout)
-    except (AttributeError, TypeError):
+        if not _autocasting() and not _modes() and forward_ad._current_level < 0:
+            if gate_layout is None:
+                result = _linear(x, weight, bias, activation)
+            else:
+                result = _linear(x, weight, bias, activation, gate_layout=gate_layout)
+            if result is not NotImplemented:
+                return result
+    except TypeError:
         if not _for_dispatcher(x, weight, bias) and not isinstance(weight, tuple):
             _check_types(x, weight, bias)
             raise
@@ -155,7 +151,7 @@ def _general(x: Any, weight: Any, bias: Any, activation: Any, gate_layout: str |
 def _chosen(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, activation: Activation) -> Any:
     tensors = (x, weight, bias, up, up_bias)
     recorded = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-    if _tracing() or _for_dispatcher(*tensors):
+    if _tracing() or _modes() or _for_dispatcher(*tensors):
         arguments = (*tensors, activation.name, list(activation.parameters), activation.gate_layout)
         if recorded and keeps(activation.name) == "z":
             return op.linear_z(*arguments)[0]
@@ -166,7 +162,7 @@ def _chosen(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, activation: A
 
 
 def _gemm(x: Any, weight: Any) -> Any:
-    return _matmul_fused(x, weight.t())
+    return _core.matmul_fused(x, weight.t())
 
 
 class _Refused(torch.autograd.Function):  # type: ignore[misc]

@@ -16,7 +16,7 @@ from matmul_fused import _core
 from . import functional
 from .activations import resolve
 
-# Below this many rows a plain weight of 16 bits is read in place, which is faster than a packed one (docs/prepack.md).
+# Up to this many rows, a plain weight of 16 bits that is read in place is faster than panels (docs/prepack.md).
 _FEW_ROWS = 8
 
 
@@ -27,6 +27,7 @@ class Packed:
         self._key: Any = None
         self._kept: Any = None
         self._packed: Any = None
+        self._panels = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Packed, ()
@@ -38,7 +39,8 @@ class Packed:
         """The prepacked weights as B of a call; None where plain ones are better, or changes could not be noticed."""
         if weights[0].device.type != "cpu" or any(weight.is_inference() for weight in weights):
             return None
-        if x.dtype in (torch.float16, torch.bfloat16) and x.numel() <= _FEW_ROWS * x.shape[-1]:
+        few = x.dtype in (torch.float16, torch.bfloat16) and x.numel() <= _FEW_ROWS * x.shape[-1]
+        if few and x.dtype == torch.float16:
             return None
         # In-place writes count the version up. The kept aliases hold the memory, so that an address means one weight.
         key = [(weight.data_ptr(), weight._version, weight.dtype, weight.shape, weight.stride()) for weight in weights]
@@ -46,15 +48,16 @@ class Packed:
             packed = tuple(_core.prepack(weight.detach().t(), gate_layout=gate_layout) for weight in weights)
             self._kept = [weight.detach() for weight in weights]
             self._packed = packed if len(packed) > 1 else packed[0]
+            self._panels = packed[0].layout == "panels64"
             self._key = key
-        return self._packed
+        return None if few and self._panels else self._packed
 
 
 def eager(module: Any, x: Any, *parameters: Any) -> bool:
     """May a call of this module use a prepacked weight: eval mode, nothing cast, no gradients recorded?"""
     if module.training or not isinstance(x, torch.Tensor) or torch._C._is_any_autocast_enabled():
         return False
-    if forward_ad._current_level >= 0:
+    if forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack():
         return False
     tensors = [x, *(parameter for parameter in parameters if parameter is not None)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):

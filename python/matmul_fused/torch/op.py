@@ -1,8 +1,9 @@
 """The registered operators: what torch.compile, fake tensors and autograd below the dispatcher see of a fused linear.
 
 `matmul_fused::linear_v1` gives the result, `linear_z_v1` also z, rounded to the result's dtype, which the backward
-pass needs for most activations. The numbers in the names change with their meaning: Inductor's cache knows an
-operator by its name alone. Eager calls do not come here, see functional.py.
+pass needs for most activations, and `linear_add_v1` adds a tensor (a residual) to a linear. The numbers in the names
+change with their meaning: Inductor's cache knows an operator by its name alone. Eager calls do not come here, see
+functional.py.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _ARGUMENTS = (
 _library = torch.library.Library("matmul_fused", "FRAGMENT")
 _library.define(f"linear_v1{_ARGUMENTS} -> Tensor")
 _library.define(f"linear_z_v1{_ARGUMENTS} -> (Tensor, Tensor)")
+_library.define("linear_add_v1(Tensor x, Tensor weight, Tensor? bias, Tensor added) -> Tensor")
 linear = torch.ops.matmul_fused.linear_v1.default
+linear_add = torch.ops.matmul_fused.linear_add_v1.default
 linear_z = torch.ops.matmul_fused.linear_z_v1.default
 
 
@@ -68,6 +71,11 @@ def _run_z(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, name: str, par
         return with_z(x, weight, bias, up, up_bias, Activation(name, tuple(parameters), layout))
 
 
+def _run_add(x: Any, weight: Any, bias: Any, added: Any) -> Any:
+    with torch.no_grad():
+        return _core.matmul_fused(x, weight.t(), bias, C=added)
+
+
 def _check(x: Any, weight: Any, name: str) -> None:
     torch._check(weight.dim() == 2, lambda: f"{name} has {weight.dim()} axes, it must be (N, K)")
     torch._check(
@@ -92,7 +100,16 @@ def _fake_z(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, name: str, pa
     return x.new_empty(result), x.new_empty(z)
 
 
-for _name, _implementation, _shape in (("linear_v1", _run, _fake), ("linear_z_v1", _run_z, _fake_z)):
+def _fake_add(x: Any, weight: Any, bias: Any, added: Any) -> Any:
+    _check(x, weight, "weight")
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+for _name, _implementation, _shape in (
+    ("linear_v1", _run, _fake),
+    ("linear_z_v1", _run_z, _fake_z),
+    ("linear_add_v1", _run_add, _fake_add),
+):
     for _key in ("CPU", "CUDA"):  # ROCm's torch calls its devices CUDA, too
         _library.impl(_name, _implementation, _key)
     torch.library.register_fake(f"matmul_fused::{_name}", _shape, lib=_library)
@@ -165,3 +182,23 @@ def _preactivation(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any) -> Any
 
 torch.library.register_autograd("matmul_fused::linear_v1", _backward_of_op, setup_context=_setup_result, lib=_library)
 torch.library.register_autograd("matmul_fused::linear_z_v1", _backward_of_op, setup_context=_setup_z, lib=_library)
+
+
+_NONE = Activation("none")
+
+
+def _setup_add(ctx: Any, inputs: Any, output: Any) -> None:
+    x, weight, bias, added = inputs
+    ctx.activation = _NONE
+    ctx.bias_shapes = [None if bias is None else bias.shape, None]
+    ctx.added_shape = added.shape
+    ctx.save_for_backward(x, weight)
+
+
+def _backward_of_add(ctx: Any, d: Any) -> Any:
+    x, weight = ctx.saved_tensors
+    gradients = backward(ctx, d, x, weight, None, None, plain)[:3]
+    return (*gradients, d.sum_to_size(ctx.added_shape) if ctx.needs_input_grad[3] else None)
+
+
+torch.library.register_autograd("matmul_fused::linear_add_v1", _backward_of_add, setup_context=_setup_add, lib=_library)

@@ -19,38 +19,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from matmul_fused.report import table
-
-from .activations import Activation, known
+from . import rewriting
+from .activations import Activation, of_module
+from .choice import Choice, MeasuredLinear, measured_gate
 from .modules import FusedLinear, Packed, gate_times_up
+from .records import Record, Report
 
-WHEN = ("always", "never")
-
-
-@dataclass(frozen=True)
-class Record:
-    """What became of one site."""
-
-    site: str
-    """Name of the module within the model; "" is the model itself."""
-    form: str
-    """ "linear" (a linear and its activation) or "gate/up" (the MLP of Llama)."""
-    activation: str
-    fused: bool
-    why: str
-    """What was done, or why the site was left alone."""
-
-
-class Report(list[Record]):
-    """Records of the sites of a model, in its order. Prints as a table."""
-
-    def __repr__(self) -> str:
-        rows = [
-            (record.site or "(model)", record.form, record.activation, "fused" if record.fused else "left", record.why)
-            for record in self
-        ]
-        fused = sum(record.fused for record in self)
-        return table([("site", "form", "activation", "", "why"), *rows], f"matmul_fused.torch: {fused} fused")
+WHEN = ("measured", "always", "never")
 
 
 class _Left(Exception):  # noqa: N818  # no error: the reason for which a site is left alone
@@ -58,31 +33,6 @@ class _Left(Exception):  # noqa: N818  # no error: the reason for which a site i
 
 
 # --- the sites of a module ---
-
-# Activations of transformers, by class name: (name here, attributes that must have one value).
-_TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "NewGELUActivation": ("gelu_tanh", {}),
-    "GELUTanh": ("gelu_tanh", {}),
-    "PytorchGELUTanh": ("gelu_tanh", {}),
-    "FastGELUActivation": ("gelu_tanh", {}),
-    "GELUActivation": ("gelu", {}),
-    "QuickGELUActivation": ("quick_gelu", {}),
-    "SiLUActivation": ("silu", {}),
-    "ReLUSquaredActivation": ("relu_squared", {}),
-    "MishActivation": ("mish", {}),
-    "ClippedGELUActivation": ("gelu_10", {"min": -10, "max": 10}),
-}
-
-
-def _activation(module: torch.nn.Module) -> Activation | None:
-    """The activation that a module is."""
-    kind = type(module)
-    if kind.__module__ == "transformers.activations" and kind.__name__ in _TRANSFORMERS:
-        name, fixed = _TRANSFORMERS[kind.__name__]
-        same = all(getattr(module, attribute, None) == value for attribute, value in fixed.items())
-        return Activation(name) if same else None
-    found = known(module)
-    return None if found is None or found.name == "none" or found.gated else found
 
 
 def _kind(module: Any) -> str:
@@ -104,6 +54,10 @@ def _check_linear(name: str, module: Any, uses: Counter[int]) -> None:
     """Leave what is more than a plain nn.Linear: LoRA, quantised and sharded weights, hooks, shared modules."""
     if type(module) is not torch.nn.Linear:
         raise _Left(f"{name} is a {_kind(module)}, not a torch.nn.Linear")
+    _check_layer(name, module, uses)
+
+
+def _check_layer(name: str, module: Any, uses: Counter[int]) -> None:
     if type(module.weight) is not torch.nn.Parameter:
         raise _Left(f"the weight of {name} is a {_kind(module.weight)}, not a plain parameter")
     if module.weight.dtype not in _DTYPES or module.weight.layout != torch.strided:
@@ -212,10 +166,12 @@ def _looks_linear(module: torch.nn.Module) -> bool:
 
 # --- changes, each with its undo ---
 
-# Of a module with sites: [(site, the activation module that was taken out, if one was)]; of a model: its report.
+# Of a module with sites: [(site, its activation module, its Choice or None)], site None in a new forward; of a model:
+# the report of patch().
 _SITES = "_sites_of_matmul_fused"
 _REPORT = "_report_of_matmul_fused"
 _PACKED = "_packed_by_matmul_fused"
+_CHOICE = "_choice_by_matmul_fused"
 
 # Activations of a gate that have a gated form.
 _GATED_BY = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu", "sigmoid": "glu"}
@@ -226,7 +182,7 @@ def _as_checked(linear: Any) -> bool:
     return type(linear) is torch.nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
 
 
-def _fuse_gate(module: Any, site: _Site) -> None:
+def _fuse_gate(module: Any, site: _Site, choice: Choice | None) -> None:
     gate_name, up_name, down_name = site.linears
     activation = _GATED_BY[site.activation.name]
 
@@ -234,35 +190,58 @@ def _fuse_gate(module: Any, site: _Site) -> None:
         gate, up = getattr(self, gate_name), getattr(self, up_name)
         if not _as_checked(gate) or not _as_checked(up):
             return type(self).forward(self, x)
-        hidden = gate_times_up(self, getattr(self, _PACKED), x, gate, up, activation)
-        return getattr(self, down_name)(hidden)
+        keeper, choice = getattr(self, _PACKED), getattr(self, _CHOICE)
+        if choice is None:
+            hidden = gate_times_up(self, keeper, x, gate, up, activation)
+        else:
+            hidden = measured_gate(self, choice, keeper, x, (gate, up), activation)
+        return type(self).forward(self, x) if hidden is None else getattr(self, down_name)(hidden)
 
     setattr(module, _PACKED, Packed())
+    setattr(module, _CHOICE, choice)
     module.forward = types.MethodType(forward, module)
 
 
-def _fuse_linear(module: Any, site: _Site) -> None:
+def _fuse_linear(module: Any, site: _Site, choice: Choice | None) -> None:
     linear, act = module.get_submodule(site.linears[0]), module.get_submodule(site.act)
-    linear.__class__ = FusedLinear
+    linear.__class__ = FusedLinear if choice is None else MeasuredLinear
     linear._set(site.activation, None, True)
+    if choice is not None:
+        linear.choice = choice
     setattr(module, site.act, torch.nn.Identity().train(act.training))
 
 
-def _fuse(module: Any, site: _Site) -> None:
-    vars(module).setdefault(_SITES, []).append((site, module.get_submodule(site.act)))
-    (_fuse_gate if site.form == "gate/up" else _fuse_linear)(module, site)
+def _fuse_rewrite(module: Any, site: rewriting.Rewrite, spelled: str, when: str) -> None:
+    """Once for each record of a new forward; they share one choice."""
+    sites = vars(module).setdefault(_SITES, [])
+    choice = sites[0][2] if sites else Choice("new forward", spelled, None) if when == "measured" else None
+    if not sites:
+        rewriting.apply(module, site, choice)
+    sites.append((None, None, choice))
 
 
-def _restore(module: Any, site: _Site, act: Any) -> None:
+def _fuse(module: Any, site: _Site | rewriting.Rewrite, spelled: str, when: str) -> None:
+    if isinstance(site, rewriting.Rewrite):
+        _fuse_rewrite(module, site, spelled, when)
+        return
+    act = module.get_submodule(site.act)
+    choice = Choice(site.form, _spell(site.activation), act) if when == "measured" else None
+    vars(module).setdefault(_SITES, []).append((site, act, choice))
+    (_fuse_gate if site.form == "gate/up" else _fuse_linear)(module, site, choice)
+
+
+def _restore(module: Any, site: _Site | None, act: Any) -> None:
+    if site is None:  # rewriting.py has undone it
+        return
     if site.form == "gate/up":
-        for name in ("forward", _PACKED):
+        for name in ("forward", _PACKED, _CHOICE):
             vars(module).pop(name, None)
         return
     linear = module.get_submodule(site.linears[0])
-    if type(linear) is FusedLinear:
+    if type(linear) in (FusedLinear, MeasuredLinear):
         linear.__class__ = torch.nn.Linear
-        for name in ("activation", "gate_layout", "prepack", "_packed"):
-            delattr(linear, name)
+        for name in ("activation", "gate_layout", "prepack", "_packed", "choice"):
+            vars(linear).pop(name, None)
     setattr(module, site.act, act.train(module.training))
 
 
@@ -270,9 +249,53 @@ def _spell(activation: Activation) -> str:
     return ", ".join((activation.name, *(f"{value:g}" for value in activation.parameters)))
 
 
-def _plan(name: str, module: torch.nn.Module, uses: Counter[int]) -> list[tuple[_Site | None, Record]]:
-    """The sites of one module, with what would become of them."""
-    acts = {child: act for child, part in module.named_children() if (act := _activation(part))}
+def _plan(
+    name: str, module: torch.nn.Module, uses: Counter[int], when: str
+) -> list[tuple[_Site | rewriting.Rewrite | None, Record]]:
+    """The sites of one module, with what would become of them; a new forward only where that fuses more."""
+    swaps: list[tuple[_Site | rewriting.Rewrite | None, Record]] = [*_plan_swaps(name, module, uses)]
+    done = any(record.fused for _, record in swaps)
+    if any(record.fused and record.form == "gate/up" for _, record in swaps) or (done and when == "measured"):
+        return swaps
+    rewrite = _plan_rewrite(name, module, uses)
+    more = any(record.form != "linear" for _, record in rewrite)
+    return rewrite if rewrite and (more or not done) else swaps
+
+
+def _plan_rewrite(
+    name: str, module: torch.nn.Module, uses: Counter[int]
+) -> list[tuple[_Site | rewriting.Rewrite | None, Record]]:
+    """The sites of a new forward; the first one carries it."""
+
+    def layer(child: str) -> Any:
+        part = module.get_submodule(child)
+        try:
+            _check_hooks(child, part)
+            found = rewriting.kind(part)
+            if found is None:
+                return of_module(part)
+            _check_layer(child, part, uses)
+        except _Left:
+            return None
+        return found
+
+    if not any(rewriting.kind(part) for part in module.children()):
+        return []
+    try:
+        _check_hooks("it", module)
+        made = rewriting.plan(_graphs(module), module, layer)
+    except _Left:
+        return []
+    if made is None:
+        return []
+    rewrite, words = made
+    records = [Record(name, word.form, word.spelled, True, " + ".join(word.names)) for word in words]
+    return [(rewrite, record) for record in records]
+
+
+def _plan_swaps(name: str, module: torch.nn.Module, uses: Counter[int]) -> list[tuple[_Site | None, Record]]:
+    """The sites of one module that need no new forward, or one for a gate, with what would become of them."""
+    acts = {child: act for child, part in module.named_children() if (act := of_module(part))}
     if not acts or not any(_looks_linear(part) for part in module.children()):
         return []
     words = "; ".join(_spell(activation) for activation in acts.values())
@@ -313,49 +336,98 @@ def _check_site(module: torch.nn.Module, site: _Site, uses: Counter[int]) -> Non
 # --- what users call ---
 
 _last: weakref.ref[torch.nn.Module] | None = None
+_compiled: dict[int, list[Record]] = {}  # by the number that Dynamo gives a frame
 
 
-def patch(model: torch.nn.Module, when: str = "always") -> Report:
+def record_compiled(records: list[Record]) -> None:
+    """Take the records of one graph of the torch.compile backend; a frame that is compiled again has new ones."""
+    number = torch._guards.CompileContext.current_compile_id()
+    frame = -1 if number is None or number.frame_id is None else number.frame_id
+    if frame in _compiled and (number is None or number.frame_compile_id == 0):  # Dynamo was reset
+        _compiled.clear()
+    _compiled[frame] = records
+
+
+def patch(model: torch.nn.Module, when: str = "measured") -> Report:
     """Let linear layers of a model and the activations behind them run as one call each; what was done and why not.
 
     The modules stay the same objects, with the same parameters and state_dict; gradients are recorded as before.
-    LoRA-wrapped, quantised and sharded layers, and modules with hooks, are left alone. when: "always", or "never" for
-    the report alone. A model that is patched already is unpatched first. An exception leaves the model as it was.
+    LoRA-wrapped, quantised and sharded layers, and modules with hooks, are left alone. A model that is patched already
+    is unpatched first. An exception leaves the model as it was.
+
+    when: "measured": a site runs what was faster when both forms were timed, once a power of two of its rows, for
+    50 ms or two calls of each; the tune store keeps it, report() says it. "always": nothing is timed. "never": the
+    report alone. No site is timed inside torch.compile, a trace or a capture of a CUDA graph: it runs fused there,
+    unless that lost wherever it was measured before.
     """
     global _last
+    _compiled.clear()
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is a {_kind(model)}; it must be a torch.nn.Module")
     if when not in WHEN:
         raise ValueError(f"when is {when!r}; it must be one of {', '.join(map(repr, WHEN))}")
     unpatch(model)
     uses = Counter(id(part) for _, part in model.named_modules(remove_duplicate=False))
-    planned = [(part, *plan) for name, part in model.named_modules() for plan in _plan(name, part, uses)]
+    planned = [(part, *plan) for name, part in model.named_modules() for plan in _plan(name, part, uses, when)]
     made = Report()
     try:
         for module, site, record in planned:
             if site is not None and when == "never":
                 record = replace(record, fused=False, why='when is "never"')
             elif site is not None:
-                _fuse(module, site)
+                _fuse(module, site, record.activation, when)
             made.append(record)
     except BaseException:
         unpatch(model)
         raise
     vars(model)[_REPORT] = made
     _last = weakref.ref(model)
-    return made
+    return report(model)
 
 
 def unpatch(model: torch.nn.Module) -> None:
     """Undo patch(model), also in a copy of a patched model; nothing happens to a model that is not patched."""
     vars(model).pop(_REPORT, None)
     for module in list(model.modules()):
-        for site, act in reversed(vars(module).pop(_SITES, [])):
+        rewriting.undo(module)
+        for site, act, _ in reversed(vars(module).pop(_SITES, [])):
             _restore(module, site, act)
 
 
+def _measured(record: Record, choice: Choice | None) -> list[Record]:
+    """The record of a fused site, one for each decision if there are any."""
+    if choice is None:
+        return [record]
+    if not choice.decisions:
+        return [replace(record, why=f"{record.why}, {choice.skipped or 'not measured yet'}")]
+    return [
+        replace(
+            record,
+            fused=decision.fused,
+            why=", ".join(word for word in (decision.why, record.why, str(case)) if word),
+            ours=decision.ours,
+            theirs=decision.theirs,
+        )
+        for case, decision in sorted(choice.decisions.items(), key=lambda made: (made[0].rows, str(made[0])))
+    ]
+
+
+def _report(model: torch.nn.Module) -> Report:
+    """What patch() did, with what was measured since."""
+    made = Report()
+    choices = {
+        name: iter([choice for _, _, choice in vars(part).get(_SITES, ())]) for name, part in model.named_modules()
+    }
+    for record in vars(model).get(_REPORT, ()):
+        choice = next(choices.get(record.site, iter(())), None) if record.fused else None
+        made += _measured(record, choice)
+    return made
+
+
 def report(model: torch.nn.Module | None = None) -> Report:
-    """The report of patch(model), or of the last model that was patched; empty if there is none."""
-    if model is None and _last is not None:
-        model = _last()
-    return Report(vars(model).get(_REPORT, ())) if model is not None else Report()
+    """The report of patch(model); without a model that of the last patch, and of what the backend compiled since."""
+    if model is not None:
+        return _report(model)
+    last = _last() if _last is not None else None
+    compiled = (record for records in _compiled.values() for record in records)
+    return Report([*(_report(last) if last is not None else ()), *compiled])

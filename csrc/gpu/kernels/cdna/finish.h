@@ -57,11 +57,11 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
     using runs_of_part =
         register_epilogue<Row::operands, Blocks / Parts, GROUPS, bounded_buffer, wave_sums>;
 
-    template <int Parts>
+    /* A loop that moves 128 sums from row to row needs too many registers. */
     static __attribute__((device, always_inline)) bool in_registers(const mmf_gemm_args &args)
     {
-        return runs_of_part<Parts>::TAKES_ROW_BIAS ? args.epilogue != MMF_EPILOGUE_GENERAL
-                                                   : args.epilogue == MMF_EPILOGUE_REGISTERS;
+        return Blocks * COLUMN_BLOCKS * 4 < 128 ? args.epilogue != MMF_EPILOGUE_GENERAL
+                                                : args.epilogue == MMF_EPILOGUE_REGISTERS;
     }
 
     /* m, n: of the tile, where the lane's first run lies. */
@@ -134,10 +134,13 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
                                                        char *shared, int wave_m, int wave_n)
     {
         const int lane = thread_id() & 63, n = wave_n * 32 + lane / 16 * 8;
-        if (in_registers<Parts>(args))
-            finish_in_registers<Parts>(args, t, wave_m * WAVE_ROWS + lane_line(lane & 15), n);
-        else
+        const int m = wave_m * WAVE_ROWS + lane_line(lane & 15);
+        if (!in_registers(args))
             finish_in_bands(read_again(args), t, (float *)shared, wave_m * 16 + (lane & 15), n);
+        else if (args.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS)
+            finish_in_registers<Blocks>(args, t, m, n);
+        else
+            finish_in_registers<Parts>(args, t, m, n);
     }
 };
 

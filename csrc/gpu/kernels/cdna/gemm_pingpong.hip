@@ -288,7 +288,7 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
         loop.b_places[stage].start(stage * STAGE_BYTES + B_LINES, wave % WAVES_N * 32);
     }
     loop.run((unsigned)args.k, wave / 4);
-    if (!loop.in_registers<1>(args))
+    if (!loop.in_registers(args))
         barrier();
     loop.finish<1>(read_again(args), t, shared, wave / WAVES_N, wave % WAVES_N);
 }

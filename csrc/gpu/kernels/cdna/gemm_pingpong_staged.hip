@@ -216,20 +216,18 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
 {
     MMF_SHARED static char shared[row::lds];
     const int wave = __builtin_amdgcn_readfirstlane(thread_id() >> 6);
+    const tile t = tile_of_workgroup<row>(args, shared);
     main_loop loop;
-    {
-        const tile t = tile_of_workgroup<row>(args, shared);
-        loop.lines = (local)shared;
-        const halves of_a = {MMF_GEMM_A, MMF_GEMM_A};
-        const halves of_b = {MMF_GEMM_B, args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B};
-        loop.a_chunks.start(args, t, of_a, t.m0, t.rows, 0);
-        loop.b_chunks.start(args, t, of_b, t.n0, t.cols, B_LINES);
-        barrier(); /* the first step lies where the matrices do */
-    }
+    loop.lines = (local)shared;
+    const halves of_a = {MMF_GEMM_A, MMF_GEMM_A};
+    const halves of_b = {MMF_GEMM_B, args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B};
+    loop.a_chunks.start(args, t, of_a, t.m0, t.rows, 0);
+    loop.b_chunks.start(args, t, of_b, t.n0, t.cols, B_LINES);
+    barrier(); /* the first step lies where the matrices do */
     loop.a_places.start(0, wave / WAVES_N * HALF_ROWS);
     loop.b_places.start(B_LINES, wave % WAVES_N * 32);
     loop.run((unsigned)args.k, wave / 4);
     barrier();
-    const tile t = tile_of_workgroup<row>(read_again(args), shared);
+    find_matrices_again(read_again(args), t);
     loop.finish<1>(read_again(args), t, shared, wave / WAVES_N, wave % WAVES_N);
 }

@@ -26,6 +26,7 @@ typedef unsigned mmf_uint4 __attribute__((ext_vector_type(4)));
 #if defined(__NVPTX__)
 
 #define MMF_LOADED(value) (void)0
+#define MMF_BOTH_LOADED(a, b) (void)0
 
 /* The 1: ptxas otherwise stops at 128 registers and spills in the float64 kernel. */
 #define MMF_THREADS(count) __attribute__((launch_bounds(count, 1)))
@@ -97,6 +98,7 @@ MMF_DEVICE void keep_order()
 /* The value is in a register from here on. Without it a switch loads it anew in each of its cases.
  */
 #define MMF_LOADED(value) asm volatile("" : "+v"(value))
+#define MMF_BOTH_LOADED(a, b) asm volatile("" : "+v"(a), "+v"(b)) /* one wait for both */
 
 #define MMF_THREADS(count) __attribute__((amdgpu_flat_work_group_size(count, count)))
 #define MMF_WAVES(count) __attribute__((amdgpu_waves_per_eu(count))) /* at least, on a SIMD */

@@ -30,6 +30,11 @@ MMF_DEVICE float exp_float(float x)
     return fast_exp2(x * 1.44269504f);
 }
 
+MMF_DEVICE float ramp_float(float x)
+{
+    return x < 0 ? 0 : x;
+}
+
 MMF_DEVICE float expm1_float(float x)
 {
     float sum;
@@ -72,6 +77,11 @@ MMF_DEVICE float cdf_float(float x)
     float logit;
     MMF_POLYNOMIAL(float, logit, x *x, MMF_LOGIT_OF_CDF);
     return fast_rcp(1 + fast_exp2(x * logit));
+}
+
+MMF_DEVICE double ramp_double(double x)
+{
+    return x < 0 ? 0 : x;
 }
 
 MMF_DEVICE double divided_double(double a, double b)

@@ -186,8 +186,7 @@ MMF_DEVICE void activate(const mmf_gemm_args &args, const Staged &sums)
         MMF_ROLLED
         for (int i = 0; i < 4; i += COUNT) {
             unit value = *(unit *)(z + i), of_up = *(const unit *)(z + i + up);
-            MMF_LOADED(value);
-            MMF_LOADED(of_up);
+            MMF_BOTH_LOADED(value, of_up);
             switch (id) {
 #define MMF_ACTIVATION(id, name, formula, source, f)                                               \
     case ACT_##id:                                                                                 \

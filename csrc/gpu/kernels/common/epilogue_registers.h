@@ -35,8 +35,9 @@ template <int Dtype, class Bounded> struct rows_of {
  * first one, in the same columns of Groups groups; gated: of gate and up. The sums of a run are in
  * such an order that Place::in_order() of its 16 bytes is that of memory, and back. */
 template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct register_epilogue {
-    /* With 128 sums in a thread, what changes all of them at once needs too many registers. */
-    enum { TAKES_ROW_BIAS = GROUPS * Rows * run<Dtype>::count < 128 };
+    /* A bias per row changes the sums in place: where branches with and without it meet, all of
+     * them would be copied. */
+    enum { TAKES_ROW_BIAS = Rows == 1 };
     typedef run<Dtype> form;
     typedef rows_of<Dtype, Bounded> place;
     enum { PAIRS = form::pairs };
@@ -61,6 +62,32 @@ template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct re
                                 bias[g] + i);
             order_bias(g);
         }
+    }
+
+    /* It is in registers from here on: activations need no waits of their own. */
+    __attribute__((device, always_inline)) void have_bias()
+    {
+#if defined(__AMDGCN__)
+        mmf_float2 *const a = bias[0], *const b = bias[1];
+        if (PAIRS == 2)
+            asm volatile("" : "+v"(a[0]), "+v"(a[1]), "+v"(b[0]), "+v"(b[1]));
+        else
+            asm volatile(""
+                         : "+v"(a[0]), "+v"(a[1]), "+v"(a[2 % PAIRS]), "+v"(a[3 % PAIRS]),
+                           "+v"(b[0]), "+v"(b[1]), "+v"(b[2 % PAIRS]), "+v"(b[3 % PAIRS]));
+#endif
+    }
+
+    /* None: -0 changes nothing. */
+    __attribute__((device, always_inline)) void clear_bias()
+    {
+        MMF_UNROLL
+        for (int g = 0; g < GROUPS; g++) {
+            MMF_UNROLL
+            for (int p = 0; p < PAIRS; p++)
+                bias[g][p] = -0.f;
+        }
+        have_bias(); /* else it is cleared where one is loaded, too */
     }
 
     __attribute__((device, always_inline)) void order_bias(int g)
@@ -88,21 +115,16 @@ template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct re
         col[1] = args.gated || Groups == 1 ? first_col : first_col + t.columns / 2;
         /* No products: alpha does not count, infinite or not. */
         alpha = args.k > 0 ? (float)args.alpha : 1;
-        MMF_UNROLL
-        for (int g = 0; g < GROUPS; g++)
-            MMF_UNROLL
-        for (int p = 0; p < PAIRS; p++)
-            bias[g][p] = -0.f; /* none: changes nothing */
-        if (args.dtype[MMF_GEMM_BIAS] != MMF_GEMM_ABSENT &&
-            args.epilogue == MMF_EPILOGUE_REGISTERS) {
-            if (Dtype == MMF_GEMM_FLOAT32 || args.dtype[MMF_GEMM_BIAS] == Dtype)
-                load_bias<Dtype>(args, t);
-            else
-                load_bias<MMF_GEMM_FLOAT32>(args, t);
-        }
+        if (args.dtype[MMF_GEMM_BIAS] == MMF_GEMM_ABSENT || args.epilogue != MMF_EPILOGUE_REGISTERS)
+            clear_bias();
+        else if (Dtype == MMF_GEMM_FLOAT32 || args.dtype[MMF_GEMM_BIAS] == Dtype)
+            load_bias<Dtype>(args, t);
+        else
+            load_bias<MMF_GEMM_FLOAT32>(args, t);
         out.find(args, MMF_GEMM_OUT, t, row, col);
         if (args.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
             c.find(args, MMF_GEMM_C, t, row, col);
+        have_bias();
     }
 
     /* Scale all sums and add the bias of their rows: before finish_as(), whose own is none then. */

@@ -26,6 +26,15 @@ MMF_DEVICE mmf_float2 cdf_float2(mmf_float2 x)
     return (mmf_float2){fast_rcp(1 + fast_exp2(logit.x)), fast_rcp(1 + fast_exp2(logit.y))};
 }
 
+MMF_DEVICE mmf_float2 ramp_float2(mmf_float2 x)
+{
+#if defined(__gfx950__)
+    return __builtin_elementwise_maximum(x, (mmf_float2)0); /* keeps NaN, in one instruction */
+#else
+    return x < 0 ? (mmf_float2)0 : x;
+#endif
+}
+
 /* Not worth more: no activation in registers needs them. */
 #define MMF_EACH(name)                                                                             \
     MMF_DEVICE mmf_float2 name##_float2(mmf_float2 x)                                              \

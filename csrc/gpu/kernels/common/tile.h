@@ -32,6 +32,7 @@ typedef MMF_PASTE(row_, MMF_KERNEL) this_row;
 
 /* A tile of the result. */
 struct tile {
+    long long batch;  /* index among all batch axes */
     long long m0, n0; /* row and column of out */
     int rows, cols;   /* inside the result: the last tiles of a row or column are cut */
     int columns;      /* of a whole tile: tile_n, gated half of it */
@@ -104,10 +105,18 @@ template <class Row> MMF_DEVICE tile tile_of_workgroup(const mmf_gemm_args &args
     t.n0 = (long long)p.n * t.columns;
     t.rows = args.m - t.m0 < Row::tile_m ? (int)(args.m - t.m0) : (int)Row::tile_m;
     t.cols = args.n - t.n0 < t.columns ? (int)(args.n - t.n0) : t.columns;
+    t.batch = (long long)p.batch;
     t.matrices = (char **)(shared + Row::lds - TILE_BYTES);
-    find_matrices(read_again(args), (long long)p.batch, t.matrices);
+    find_matrices(read_again(args), t.batch, t.matrices);
     barrier();
     return t;
+}
+
+/* Its matrices once more, where something else lay meanwhile. */
+MMF_DEVICE void find_matrices_again(const mmf_gemm_args &args, const tile &t)
+{
+    find_matrices(args, t.batch, t.matrices);
+    barrier();
 }
 
 #endif

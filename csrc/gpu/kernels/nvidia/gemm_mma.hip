@@ -25,7 +25,7 @@ enum {
     BLOCKS_M = SIDE_M / 16, /* fragments */
     BLOCKS_N = SIDE_N / 16, /* each of two times 8 columns */
     HALF_N = row::tile_n / 2,
-    PARTS = MMF_MMA_LINE / 32, /* of a step */
+    PARTS = row::tile_k / form::K, /* of a step */
     PITCH = row::tile_n + MMF_MMA_PADDING,
 };
 static_assert(WARPS_N * (row::tile_m / SIDE_M) == WARPS &&

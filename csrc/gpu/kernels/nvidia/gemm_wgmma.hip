@@ -1,10 +1,11 @@
-/* Matrix instructions of Hopper (sm_90a): float16 and bfloat16 inputs, float sums, A and B each
- * with stride 1 along one axis and a multiple of 16 bytes along the other. Path of a call: chosen
- * before gemm_simt on these GPUs; launched by gpu/launch_plan.c.
+/* Matrix instructions of Hopper (sm_90a): float16, bfloat16, and float32 rounded to 11 bits; float
+ * sums; A and B each with stride 1 along one axis and a multiple of 16 bytes along the other. Path
+ * of a call: chosen before gemm_simt on these GPUs; launched by gpu/launch_plan.c.
  *
  * A workgroup is two warpgroups that multiply and one whose first thread copies A and B to a ring
  * of stages in shared memory. The instruction's 64 rows are rows of `tall`, its columns those of
- * `flat`.
+ * `flat`. float32 (allow_tf32, both along k) is rounded by those who multiply, and a workgroup has
+ * one tile, whose sums go through the ring's memory.
  *
  * Tiles of 128 rows: tall is A. Two workgroups of a cluster take neighbouring tiles along m: each
  * loads half of B's columns for both. Where the epilogue is the one in registers, workgroups stay
@@ -19,6 +20,7 @@
 #include "gpu/kernels/nvidia/fragment_epilogue.h"
 #include "gpu/kernels/nvidia/ring.h"
 #include "gpu/kernels/nvidia/wgmma.h"
+#include "gpu/kernels/nvidia/wgmma_rounded.h"
 
 typedef this_row row;
 
@@ -28,22 +30,26 @@ enum {
     TALL_ROWS = CONSUMERS * 64,
     SWAPPED = row::tile_m < TALL_ROWS,
     FLAT = SWAPPED ? row::tile_m : row::tile_n,
-    STAGES = MMF_WGMMA_STAGES(row::tile_m, row::tile_n, row::tile_k),
-    STAGE_BYTES = MMF_WGMMA_STAGE_BYTES(row::tile_m, row::tile_n, row::tile_k),
-    TALL_BYTES = TALL_ROWS * row::tile_k * 2,
+    ROUNDED = row::operands == MMF_GEMM_FLOAT32, /* to 11 bits */
+    ONE_TILE = SWAPPED | ROUNDED,                /* a workgroup, its sums by way of the ring */
+    LINE = row::tile_k,                          /* elements */
+    STAGES = MMF_WGMMA_STAGES(row::tile_m, row::tile_n),
+    STAGE_BYTES = MMF_WGMMA_STAGE_BYTES(row::tile_m, row::tile_n),
+    TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
     HALF_N = row::tile_n / 2, /* columns of B that are loaded at once; gated: of a stream */
-    HALF_BYTES = HALF_N * row::tile_k * 2,
-    BOX_BYTES = MMF_WGMMA_LINE * row::tile_k * 2, /* 64 rows */
-    SUMS = FLAT / 2,                              /* of a thread */
-    PITCH = row::tile_n + 4,                      /* floats of a line of sums */
+    HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
+    BOX_BYTES = 64 * MMF_WGMMA_LINE, /* 64 rows */
+    SUMS = FLAT / 2,                 /* of a thread */
+    PITCH = row::tile_n + 4,         /* floats of a line of sums */
     A_ALONG_K = row::layout == LAYOUT_NN || row::layout == LAYOUT_NT,
     B_ALONG_K = row::layout == LAYOUT_NT || row::layout == LAYOUT_TT,
     TALL_ALONG_K = SWAPPED ? B_ALONG_K : A_ALONG_K,
     FLAT_ALONG_K = SWAPPED ? A_ALONG_K : B_ALONG_K,
 };
-static_assert((SWAPPED ? row::tile_n : row::tile_m) == TALL_ROWS && row::tile_k == MMF_WGMMA_LINE &&
-                  row::lds == 0,
+static_assert((SWAPPED ? row::tile_n : row::tile_m) == TALL_ROWS && row::lds == 0 &&
+                  row::tile_k * sizeof(element<row::operands>::type) == MMF_WGMMA_LINE,
               "kernels.def");
+static_assert(!ROUNDED || (!SWAPPED && A_ALONG_K && B_ALONG_K), "what rounded_loop takes");
 static_assert(!SWAPPED || A_ALONG_K, "a box of a line along m has 64 rows");
 static_assert(row::threads == (CONSUMERS + 1) * GROUP, "kernels.def");
 static_assert(row::tile_m * PITCH * 4 <= MMF_WGMMA_RING_BYTES, "a tile of sums fits into the ring");
@@ -96,7 +102,7 @@ struct turns {
             end *= args.gemm.batch_shape[axis];
         at = (args.gemm.first_tile + workgroup_id()) >> log;
         step =
-            SWAPPED || args.gemm.epilogue == MMF_EPILOGUE_GENERAL ? end : workgroup_count() >> log;
+            ONE_TILE || args.gemm.epilogue == MMF_EPILOGUE_GENERAL ? end : workgroup_count() >> log;
         k_begin = 0;
         k_end = (int)args.gemm.k;
         if (SWAPPED) {
@@ -127,10 +133,10 @@ struct turns {
 MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map, unsigned to,
                           unsigned barrier, int n, int k, int batch)
 {
-    enum { BOXES = B_ALONG_K ? 1 : HALF_N / MMF_WGMMA_LINE };
+    enum { BOXES = B_ALONG_K ? 1 : HALF_N / LINE };
     MMF_UNROLL
     for (int i = 0; i < BOXES; i++) {
-        const int x = B_ALONG_K ? k : n + i * MMF_WGMMA_LINE, y = B_ALONG_K ? n : k;
+        const int x = B_ALONG_K ? k : n + i * LINE, y = B_ALONG_K ? n : k;
         if (!SWAPPED && args.cluster_log)
             load_box_for(3, to + i * BOX_BYTES, map, barrier, x, y, batch);
         else
@@ -165,7 +171,7 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
             } else {
                 MMF_UNROLL
                 for (int i = 0; i < CONSUMERS; i++)
-                    load_box(a + i * BOX_BYTES, args.a, full, m + i * MMF_WGMMA_LINE, k, a_batch);
+                    load_box(a + i * BOX_BYTES, args.a, full, m + i * LINE, k, a_batch);
             }
             if (first)
                 load_half(args, args.b, b, full, n, k, b_batch);
@@ -183,43 +189,58 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
     }
 }
 
-/* sum = the products of a tile and a part of k, this warpgroup's 64 rows of tall. */
-MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, const turns &turn, int consumer,
-                         int thread, float (&sum)[SUMS])
-{
-    typedef products<FLAT, row::operands, TALL_ALONG_K, FLAT_ALONG_K> product;
-    const int readers = SWAPPED ? 1 : 1 << args.cluster_log; /* of a stage: workgroups */
-    const int reader = SWAPPED ? (int)turn.rank : thread;
-    unsigned before = 0;
-    MMF_ROLLED
-    for (int k = turn.k_begin; k < turn.k_end; k += row::tile_k) {
-        wait_for(r.full + 8 * r.stage, r.parity);
-        const unsigned long long tall = describe<TALL_ALONG_K>(r.tall() + consumer * BOX_BYTES),
-                                 flat = describe<FLAT_ALONG_K>(r.flat());
-        products_begin();
-        MMF_UNROLL
-        for (int i = 0; i < row::tile_k / 16; i++)
-            product::add_to(sum, tall + i * next_k<TALL_ALONG_K>(),
-                            flat + i * next_k<FLAT_ALONG_K>(), i > 0 || k > turn.k_begin);
-        products_end();
-        if (k > turn.k_begin) {
-            wait_for_all_but_one();
-            if (thread < readers)
-                arrive_at(r.empty + 8 * before, reader);
-        }
-        before = r.stage;
-        r.advance();
-    }
-    product::wait(sum);
-    if (thread < readers)
-        arrive_at(r.empty + 8 * before, reader);
-}
-
 /* Until all who multiply are here. */
 MMF_DEVICE void meet_consumers()
 {
     named_barrier<1, CONSUMERS * GROUP>();
 }
+
+/* sum = the products of a tile and a part of k, this warpgroup's 64 rows of tall. */
+template <bool Rounded, int Columns = FLAT> struct products_of_tile {
+    static __attribute__((device, always_inline)) void multiply(const mmf_wgmma_args &args, ring &r,
+                                                                const turns &turn, int consumer,
+                                                                int thread, float (&sum)[SUMS])
+    {
+        typedef products<FLAT, row::operands, TALL_ALONG_K, FLAT_ALONG_K> product;
+        const int readers = SWAPPED ? 1 : 1 << args.cluster_log; /* of a stage: workgroups */
+        const int reader = SWAPPED ? (int)turn.rank : thread;
+        unsigned before = 0;
+        MMF_ROLLED
+        for (int k = turn.k_begin; k < turn.k_end; k += row::tile_k) {
+            wait_for(r.full + 8 * r.stage, r.parity);
+            const unsigned long long tall = describe<TALL_ALONG_K>(r.tall() + consumer * BOX_BYTES),
+                                     flat = describe<FLAT_ALONG_K>(r.flat());
+            products_begin();
+            MMF_UNROLL
+            for (int i = 0; i < row::tile_k / 16; i++)
+                product::add_to(sum, tall + i * next_k<TALL_ALONG_K>(),
+                                flat + i * next_k<FLAT_ALONG_K>(), i > 0 || k > turn.k_begin);
+            products_end();
+            if (k > turn.k_begin) {
+                wait_for_all_but_one();
+                if (thread < readers)
+                    arrive_at(r.empty + 8 * before, reader);
+            }
+            before = r.stage;
+            r.advance();
+        }
+        product::wait(sum);
+        if (thread < readers)
+            arrive_at(r.empty + 8 * before, reader);
+    }
+};
+
+template <int Columns> struct products_of_tile<true, Columns> {
+    static __attribute__((device, always_inline)) void multiply(const mmf_wgmma_args &args, ring &r,
+                                                                const turns &turn, int consumer,
+                                                                int thread,
+                                                                float (&sum)[Columns / 2])
+    {
+        rounded_loop<ring, Columns, CONSUMERS * GROUP> loop = {
+            r, consumer, thread, 1 << args.cluster_log, (turn.k_end + LINE - 1) / LINE, 0, false};
+        loop.run(sum);
+    }
+};
 
 /* z of this warpgroup's rows of tall, lines along n. */
 MMF_DEVICE void put_sums(float alpha, float *lines, int consumer, int thread,
@@ -304,7 +325,7 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
     some_rows some = {t.rows, 0};
     place_matrices(args.gemm, t, batch);
     prefetch_bias(args.gemm, t);
-    multiply(args, r, turn, consumer, thread, sum);
+    products_of_tile<ROUNDED>::multiply(args, r, turn, consumer, thread, sum);
     meet_consumers(); /* nobody reads the ring any more */
     const bool parted = SWAPPED && args.cluster_log;
     put_sums(parted ? 1 : alpha, lines, consumer, thread, sum);
@@ -319,7 +340,7 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
         add_parts(r.memory, some, 1 << args.cluster_log, alpha, lines);
     }
     meet_consumers();
-    if (SWAPPED && !general) {
+    if (ONE_TILE && !general) {
         staged_runs<row, CONSUMERS * GROUP, PITCH>::finish(args.gemm, t, some.first, some.count,
                                                            lines);
         return;
@@ -349,7 +370,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
         fragment_epilogue<row::operands, Columns> epilogue = {
             args, t, {}, {}, 1, thread, consumer * 64, stores, biases, consumer};
         epilogue.start();
-        multiply(args, r, turn, consumer, thread, sum);
+        products_of_tile<ROUNDED>::multiply(args, r, turn, consumer, thread, sum);
         epilogue.finish(sum, batch);
     }
     if (thread == 0)
@@ -357,7 +378,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
 }
 
 /* Tiles of 128 rows have either form of the epilogue, others share one way. */
-template <bool Swapped> struct consumers {
+template <bool ByLines> struct consumers {
     static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
     {
         if (args.gemm.epilogue == MMF_EPILOGUE_GENERAL)
@@ -399,7 +420,7 @@ MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args 
             cluster_barrier(); /* before add_parts() */
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consumers<SWAPPED>::run(args, r);
+        consumers<ONE_TILE>::run(args, r);
     }
     cluster_barrier(); /* a workgroup that is gone cannot be written to or read */
 }

@@ -1,7 +1,8 @@
-/* Matrix instructions of sm_80 and later: sums of 16 x 8, 32 bytes of k at a time, and their
- * fragments from a stage. Path of a call: the main loop of gemm_mma.hip. Which lane has which
- * element: the PTX ISA, mma.m16n8k16, m16n8k8 (tf32), m8n8k4 and m16n8k4 (f64); the sums always lie
- * as four a lane, columns 2 (lane % 4) and the next of rows lane / 4 and lane / 4 + 8. */
+/* Matrix instructions of sm_80 and later: sums of 16 x 8, 32 bytes of k at a time (float64: 128),
+ * and their fragments from a stage. Path of a call: the main loop of gemm_mma.hip. Which lane has
+ * which element: the PTX ISA, mma.m16n8k16, m16n8k8 (tf32), m8n8k4 and m16n8k16 (f64); the sums
+ * always lie as four a lane, columns 2 (lane % 4) and the next of rows lane / 4 and lane / 4 + 8.
+ */
 #ifndef MMF_NVIDIA_MMA_H
 #define MMF_NVIDIA_MMA_H
 
@@ -60,22 +61,24 @@ template <> struct matrices<MMF_GEMM_FLOAT32> {
 
 template <> struct matrices<MMF_GEMM_FLOAT64> {
     typedef double word;
-    enum { A_WORDS = 2, B_WORDS = 1, K = 4, IN_LANES = 1 };
+    enum { K = 16, A_WORDS = K / 2, B_WORDS = K / 4, IN_LANES = 1 };
     static __attribute__((device, always_inline)) void add_to(double (&sum)[4], const word *a,
                                                               const word *b)
     {
 #if __CUDA_ARCH__ >= 900
-        asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, "
-                     "{%4, %5}, {%6}, {%0, %1, %2, %3};"
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, "
+                     "{%4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, "
+                     "{%0, %1, %2, %3};"
                      : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
-                     : "d"(a[0]), "d"(a[1]), "d"(b[0]));
+                     : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]),
+                       "d"(a[7]), "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
 #else
         MMF_UNROLL
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < A_WORDS; i++)
             asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, "
                          "{%0, %1};"
-                         : "+d"(sum[2 * i]), "+d"(sum[2 * i + 1])
-                         : "d"(a[i]), "d"(b[0]));
+                         : "+d"(sum[i % 2 * 2]), "+d"(sum[i % 2 * 2 + 1])
+                         : "d"(a[i]), "d"(b[i / 2]));
 #endif
     }
     static __attribute__((device, always_inline)) word rounded(word value)

@@ -5,7 +5,7 @@
 #define MMF_MMA_ARGS_H
 
 /* Bytes of k that a step multiplies, of every line of A and B; steps in memory at once. */
-enum { MMF_MMA_LINE = 128, MMF_MMA_STAGES = 3, MMF_FMA_LINE = 64, MMF_FMA_STAGES = 4 };
+enum { MMF_MMA_LINE = 128, MMF_MMA_STAGES = 3 };
 
 /* Lines of sums are so many elements longer than the tile, so that columns lie in several banks. */
 enum { MMF_MMA_PADDING = 4 };
@@ -18,12 +18,5 @@ enum { MMF_MMA_PADDING = 4 };
 #define MMF_MMA_BYTES(tile_m, tile_n, sum_bytes)                                                   \
     MMF_MMA_MOST(MMF_MMA_STAGES *MMF_MMA_STAGE_BYTES(tile_m, tile_n),                              \
                  MMF_MMA_SUM_BYTES(tile_m, tile_n, sum_bytes))
-
-/* gemm_fma: A and B of a stage lie k by k, lines with the same padding. */
-#define MMF_FMA_STAGE_BYTES(tile_m, tile_n)                                                        \
-    (((tile_m) + (tile_n) + 2 * MMF_MMA_PADDING) * MMF_FMA_LINE)
-#define MMF_FMA_BYTES(tile_m, tile_n)                                                              \
-    MMF_MMA_MOST(MMF_FMA_STAGES *MMF_FMA_STAGE_BYTES(tile_m, tile_n),                              \
-                 MMF_MMA_SUM_BYTES(tile_m, tile_n, 4))
 
 #endif

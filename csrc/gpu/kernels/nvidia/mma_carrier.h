@@ -29,6 +29,19 @@ template <int Unit> MMF_DEVICE void copy_async(unsigned to, const char *from, in
                      : "memory");
 }
 
+/* All of them. */
+template <int Unit> MMF_DEVICE void copy_whole_async(unsigned to, const char *from)
+{
+    if (Unit == 16)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to),
+                     "l"((MMF_GLOBAL const char *)from)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to),
+                     "l"((MMF_GLOBAL const char *)from), "n"(Unit)
+                     : "memory");
+}
+
 /* All copies of this thread up to here are one group. */
 MMF_DEVICE void end_group()
 {
@@ -55,7 +68,6 @@ template <int Size, int Lines, bool AlongK> MMF_DEVICE unsigned slot(int line, i
 /* How gemm_mma's stages lie. */
 template <int Size, int Lines> struct swapped_chunks {
     enum { LINE = MMF_MMA_LINE, STAGES = MMF_MMA_STAGES, BYTES = Lines * LINE };
-    enum { WIDE_ALONG_K = 1, KEPT = 0 };
     static __attribute__((device, always_inline)) int place(bool along_k, int line, int k)
     {
         return (int)(along_k ? slot<Size, Lines, true>(line, k)
@@ -68,7 +80,7 @@ template <int Size, int Lines> struct swapped_chunks {
     /* What changes sides in every second turn of units that are so many lines, or k, apart. */
     static __attribute__((device, always_inline)) int swap(bool along_k, int apart)
     {
-        return (along_k ? apart == 4 : apart * Size == 8) ? 64 : 0;
+        return apart == (along_k || Size == 2 ? 4 : 2) ? 64 : 0;
     }
     static __attribute__((device, always_inline)) int beside(bool along_k)
     {
@@ -80,35 +92,16 @@ template <int Size, int Lines> struct swapped_chunks {
     }
 };
 
-/* How gemm_fma's lie: k is the row. Neighbours along k are copied one by one. */
-template <int Size, int Lines> struct rows_of_k {
-    enum {
-        LINE = MMF_FMA_LINE,
-        STAGES = MMF_FMA_STAGES,
-        PITCH = (Lines + MMF_MMA_PADDING) * Size,
-        BYTES = PITCH * (LINE / Size),
-        WIDE_ALONG_K = 0,
-        KEPT = 1 /* a thread's first unit, between steps */
-    };
-    static __attribute__((device, always_inline)) int place(bool, int line, int k)
+/* How gemm_fma's lie: chunks stay in place where k is the row. */
+template <int Size, int Lines> struct plain_chunks : swapped_chunks<Size, Lines> {
+    typedef swapped_chunks<Size, Lines> base;
+    static __attribute__((device, always_inline)) int place(bool along_k, int line, int k)
     {
-        return k * PITCH + line * Size;
+        return along_k ? base::place(true, line, k) : (k * Lines + line) * Size;
     }
-    static __attribute__((device, always_inline)) int step(bool along_k, int apart)
+    static __attribute__((device, always_inline)) int swap(bool along_k, int apart)
     {
-        return apart * (along_k ? Size : (int)PITCH);
-    }
-    static __attribute__((device, always_inline)) int swap(bool, int)
-    {
-        return 0;
-    }
-    static __attribute__((device, always_inline)) int beside(bool)
-    {
-        return Lines / 2 * Size;
-    }
-    static __attribute__((device, always_inline)) int other_half(int place, int beside)
-    {
-        return place + beside;
+        return along_k ? base::swap(true, apart) : 0;
     }
 };
 
@@ -135,8 +128,6 @@ template <int Size, int Lines, int Threads, class Stage> struct mma_carrier {
     /* One thread, when the rest of r is set. */
     static __attribute__((device, always_inline)) void share_out(regions &r)
     {
-        if (!Stage::WIDE_ALONG_K && r.along_k)
-            r.width = NARROW;
         const int apart = Threads / across(r), unit = r.width == WIDE ? 16 : (int)LEAST;
         r.step = r.along_k ? apart * r.line_step : apart * (int)r.k_step;
         r.slot_step = Stage::step(r.along_k, apart);
@@ -196,6 +187,18 @@ template <int Size, int Lines, int Threads, class Stage> struct mma_carrier {
                              count<Unit>(half, i, k_left));
     }
 
+    /* A half whose lines and k all exist. */
+    template <int Unit>
+    __attribute__((device, always_inline)) void copy_whole_half(unsigned stage, int half,
+                                                                long long k0) const
+    {
+        enum { EACH = HALF * LINE / Unit / Threads };
+        const char *from = first(half, k0);
+        MMF_UNROLL
+        for (int i = 0; i < EACH; i++, from += r.step)
+            copy_whole_async<Unit>(place(stage, half, i), from);
+    }
+
     /* Pairs of 16 bits, four of them under way at once: of more, the sums leave no room. */
     __attribute__((device, always_inline)) void move_half(unsigned stage, int half, long long k0,
                                                           int k_left) const
@@ -230,21 +233,23 @@ template <int Size, int Lines, int Threads, class Stage> struct mma_carrier {
     {
         const regions once = r; /* not read again after every copy */
         mma_carrier own = {once, line, k, offset, slot};
-        if (!Stage::KEPT)
-            own.start();
+        own.start();
+        const bool whole = once.lines[0] + once.lines[1] == Lines && k_left * Size == LINE;
+        if (once.width == WIDE && whole) {
+            own.template copy_whole_half<16>(stage, 0, k0);
+            own.template copy_whole_half<16>(stage, 1, k0);
+            return;
+        }
         if (once.width == WIDE) {
             own.template copy_half<16>(stage, 0, k0, k_left);
             own.template copy_half<16>(stage, 1, k0, k_left);
             return;
         }
-        if (Stage::KEPT) {
-            own.template copy_half<LEAST>(stage, 0, k0, k_left);
-            own.template copy_half<LEAST>(stage, 1, k0, k_left);
-            return;
-        }
         MMF_ROLLED
         for (int half = 0; half < 2; half++) {
-            if (once.width == NARROW)
+            if (Size > 2 && once.width == NARROW && whole)
+                own.template copy_whole_half<LEAST>(stage, half, k0);
+            else if (once.width == NARROW)
                 own.template copy_half<LEAST>(stage, half, k0, k_left);
             else if (Size == 2)
                 own.move_half(stage, half, k0, k_left);

@@ -30,8 +30,6 @@ MMF_DEVICE void each_stage(long long k_end, const regions *of, unsigned memory, 
     B b = {of[1], 0, 0, 0, 0};
     long long fetched = 0;
     unsigned filled = 0, next = 0; /* stages */
-    a.start();
-    b.start();
     /* The first turns only fill. */
     MMF_ROLLED
     for (long long k = -(long long)AHEAD * STEP; k < k_end; k += STEP) {

@@ -110,6 +110,43 @@ MMF_COLUMNS(128)
 MMF_COLUMNS(256)
 #undef MMF_COLUMNS
 #undef MMF_PRODUCTS
+
+/* float32 rounded to 11 bits: A of 8 k from registers, B along k. */
+template <int Columns> struct rounded_products;
+
+#define MMF_ROUNDED_64 "{%32, %33, %34, %35}, %36, add, 1, 1"
+#define MMF_ROUNDED_ADD_64 "%37"
+#define MMF_ROUNDED_128 "{%64, %65, %66, %67}, %68, add, 1, 1"
+#define MMF_ROUNDED_ADD_128 "%69"
+#define MMF_ROUNDED_256 "{%128, %129, %130, %131}, %132, add, 1, 1"
+#define MMF_ROUNDED_ADD_256 "%133"
+#define MMF_COLUMNS(columns)                                                                       \
+    template <> struct rounded_products<columns> {                                                 \
+        static __attribute__((device, always_inline)) void                                         \
+        add_to(float (&sum)[columns / 2], const unsigned (&a)[4], unsigned long long b, int add)   \
+        {                                                                                          \
+            asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " MMF_ROUNDED_ADD_##columns     \
+                         ", 0;\n\t"                                                                \
+                         "wgmma.mma_async.sync.aligned.m64n" #columns "k8.f32.tf32.tf32"           \
+                         " {" MMF_SUMS_##columns "}, " MMF_ROUNDED_##columns ";\n\t}"              \
+                         : MMF_OUTPUTS_##columns                                                   \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));          \
+        }                                                                                          \
+        static __attribute__((device, always_inline)) void wait(float (&sum)[columns / 2])         \
+        {                                                                                          \
+            asm volatile("wgmma.wait_group.sync.aligned 0;" : MMF_OUTPUTS_##columns::"memory");    \
+        }                                                                                          \
+    };
+MMF_COLUMNS(64)
+MMF_COLUMNS(128)
+MMF_COLUMNS(256)
+#undef MMF_COLUMNS
+#undef MMF_ROUNDED_64
+#undef MMF_ROUNDED_ADD_64
+#undef MMF_ROUNDED_128
+#undef MMF_ROUNDED_ADD_128
+#undef MMF_ROUNDED_256
+#undef MMF_ROUNDED_ADD_256
 #undef MMF_SUMS_16
 #undef MMF_INPUTS_16
 #undef MMF_ADD_16

@@ -22,16 +22,16 @@ typedef struct mmf_wgmma_args {
     unsigned char a_batched, b_batched, b_up_batched;
 } mmf_wgmma_args;
 
-/* Elements of 16 bits. A swizzled line is 128 bytes: MMF_WGMMA_LINE elements. */
-enum { MMF_WGMMA_LINE = 64, MMF_WGMMA_CONSUMERS = 2 };
+/* Bytes of a swizzled line. */
+enum { MMF_WGMMA_LINE = 128, MMF_WGMMA_CONSUMERS = 2 };
 enum { MMF_WGMMA_STORE_BYTES = 64 * 128 }; /* 64 rows of a line each, on their way to out */
 enum { MMF_WGMMA_RING_BYTES = 192 * 1024 };
 
 /* Bytes, in this order: stages of A and B, as many as fit; two store buffers for each consumer; the
  * bias of the tile's columns for each consumer; the ring's barriers; the tile's matrices. */
-#define MMF_WGMMA_STAGE_BYTES(tile_m, tile_n, tile_k) (((tile_m) + (tile_n)) * (tile_k) * 2)
-#define MMF_WGMMA_STAGES(tile_m, tile_n, tile_k)                                                   \
-    (MMF_WGMMA_RING_BYTES / MMF_WGMMA_STAGE_BYTES(tile_m, tile_n, tile_k))
+#define MMF_WGMMA_STAGE_BYTES(tile_m, tile_n) (((tile_m) + (tile_n)) * MMF_WGMMA_LINE)
+#define MMF_WGMMA_STAGES(tile_m, tile_n)                                                           \
+    (MMF_WGMMA_RING_BYTES / MMF_WGMMA_STAGE_BYTES(tile_m, tile_n))
 #define MMF_WGMMA_STORES MMF_WGMMA_RING_BYTES
 #define MMF_WGMMA_BIASES (MMF_WGMMA_STORES + MMF_WGMMA_CONSUMERS * 2 * MMF_WGMMA_STORE_BYTES)
 #define MMF_WGMMA_BARRIERS (MMF_WGMMA_BIASES + MMF_WGMMA_CONSUMERS * 256 * 4)

@@ -1,0 +1,168 @@
+"""The two forms of a site that patch(when="measured") made, and which of them runs.
+
+A form is chosen for the rows (by powers of two), the dtype and the device of a call, and for whether gradients are
+recorded: then forward and backward are timed, on detached aliases, so that no hook and no .grad sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional as torchs
+
+from . import functional, measure
+from .modules import FusedLinear, Packed, gate_times_up
+
+_Tensors = tuple[Any, ...]  # weights and biases; None where there is no bias
+Form = Callable[[], object]
+
+
+class Case(NamedTuple):
+    """What a decision is made for."""
+
+    rows: int  # a power of two
+    dtype: torch.dtype
+    device: torch.device
+    recorded: bool  # gradients
+    cast: torch.dtype | None  # by autocast
+
+    def __str__(self) -> str:
+        words = [f"M <= {self.rows}", str(self.dtype).removeprefix("torch."), str(self.device)]
+        words += ["with gradients"] if self.recorded else []
+        words += [f"autocast to {str(self.cast).removeprefix('torch.')}"] if self.cast else []
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Forms:
+    """What a site may run on x."""
+
+    site: Callable[[], Any]
+    """Ours as the site runs it, with packed weights."""
+    ours: Callable[..., Any]
+    """Of x and its weights and biases."""
+    theirs: Callable[..., Any]
+
+
+class Choice:
+    """The decisions of one site. Copies and pickles have none yet."""
+
+    def __init__(self, form: str, spelled: str, act: Any) -> None:
+        self.form = form
+        self.spelled = spelled  # the activation, with its parameters
+        self.act = act  # the module that was there, which the model no longer has
+        self.decisions: dict[Case, measure.Decision] = {}
+        self.skipped = ""  # why a call was not measured
+        self.ours_in_traces = True  # no shapes are asked for there: ours, unless it lost wherever it was measured
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Choice, (self.form, self.spelled, self.act)
+
+    def takes_ours(self, x: Any, tensors: _Tensors, forms: Forms) -> bool:
+        """Does our form run for x? Measures what was not measured before, where that is safe."""
+        if torch.compiler.is_compiling():
+            return self.ours_in_traces
+        weight = tensors[0]
+        if type(x) not in (torch.Tensor, torch.nn.Parameter) or x.shape[-1:] != weight.shape[1:] or not x.numel():
+            return True
+        if x.device != weight.device or x.layout != torch.strided:
+            return True
+        case = _case(x, _recorded(x, *tensors))
+        if case.recorded:
+            pair = [_both_ways(form, x, tensors) for form in (forms.ours, forms.theirs)]
+        else:
+            pair = [forms.site, lambda: forms.theirs(x, *tensors)]
+        return self._fused(case, x, weight, lambda: f"{sum(t is not None for t in tensors)} tensors", pair)
+
+    def takes_new(self, module: Any, x: Any, weights: _Tensors, new: Form, old: Form) -> bool:
+        """Does a module's new forward run for x? As takes_ours, but only without gradients and in eval mode."""
+        if torch.compiler.is_compiling():
+            return self.ours_in_traces
+        if type(x) is not torch.Tensor or not x.numel() or x.layout != torch.strided or x.device != weights[0].device:
+            return False
+        if module.training or (torch.is_grad_enabled() and _recorded(x, *module.parameters())):
+            self.skipped = "not measured: in training"
+            return False
+
+        def more() -> str:
+            return f"in {type(module).__qualname__} of {sum(part.numel() for part in module.parameters())} parameters"
+
+        return self._fused(_case(x, False), x, weights[0], more, [new, old])
+
+    def _fused(self, case: Case, x: Any, weight: Any, more: Callable[[], str], pair: list[Form]) -> bool:
+        found = self.decisions.get(case)
+        if found is None:
+            why = measure.why_not(x, weight)
+            if why is not None:
+                self.skipped = why
+                return self.ours_in_traces
+            n, k = weight.shape
+            words = more() + (" with gradients" if case.recorded else "")
+            words += f" cast to {case.cast}" if case.cast else ""
+            key = measure.site_key(
+                self.form, self.spelled, m=case.rows, k=k, n=n, dtype=case.dtype, device=case.device, more=words
+            )
+            found = self.decisions[case] = measure.decide(key, *pair, device=x.device)
+            self.ours_in_traces = any(made.fused for made in self.decisions.values())
+        return found.fused
+
+
+def _recorded(*tensors: Any) -> bool:
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _case(x: Any, recorded: bool) -> Case:
+    cast = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else None
+    return Case(measure.rows(x.numel() // x.shape[-1]), x.dtype, x.device, recorded, cast)
+
+
+def _both_ways(form: Callable[..., Any], x: Any, tensors: _Tensors) -> Callable[[], object]:
+    """Forward and backward of a form on aliases of these tensors."""
+    aliases = [None if t is None else t.detach().requires_grad_(t.requires_grad) for t in (x, *tensors)]
+    leaves = [alias for alias in aliases if alias is not None and alias.requires_grad]
+
+    def run() -> object:
+        result = form(*aliases)
+        return torch.autograd.grad(result, leaves, torch.ones_like(result))
+
+    return run
+
+
+class MeasuredLinear(FusedLinear):
+    """A FusedLinear that runs torch's linear and the activation's module instead where those are faster."""
+
+    choice: Choice
+
+    def forward(self, x: Any) -> Any:
+        choice, activation, act = self.choice, self.activation, self.choice.act
+        forms = Forms(
+            lambda: FusedLinear.forward(self, x),
+            lambda x, weight, bias: functional.linear(x, weight, bias, activation),
+            lambda x, weight, bias: act(torchs.linear(x, weight, bias)),
+        )
+        if choice.takes_ours(x, (self.weight, self.bias), forms):
+            return super().forward(x)
+        if not choice.ours_in_traces:
+            self._packed.drop()
+        return act(torchs.linear(x, self.weight, self.bias))
+
+
+def measured_gate(module: Any, choice: Choice, keeper: Packed, x: Any, parts: tuple[Any, Any], activation: str) -> Any:
+    """act(gate(x)) * up(x) of a module with the linears parts; None where torch's own form is to run."""
+
+    def theirs(x: Any, w: Any, up_w: Any, b: Any, up_b: Any) -> Any:
+        return choice.act(torchs.linear(x, w, b)) * torchs.linear(x, up_w, up_b)
+
+    def ours(x: Any, w: Any, up_w: Any, b: Any, up_b: Any) -> Any:
+        return functional.linear(x, (w, up_w), None if b is None and up_b is None else (b, up_b), activation)
+
+    tensors = (parts[0].weight, parts[1].weight, parts[0].bias, parts[1].bias)
+    forms = Forms(lambda: gate_times_up(module, keeper, x, *parts, activation), ours, theirs)
+    if choice.takes_ours(x, tensors, forms):
+        return forms.site()
+    if not choice.ours_in_traces:
+        keeper.drop()
+    return None

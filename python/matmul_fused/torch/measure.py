@@ -1,0 +1,175 @@
+"""Which of two forms of a site is faster here: timed once, then kept in the tune store.
+
+Used by patch() and by the torch.compile backend. Both forms give right results, so that a decision changes time, and
+bits within the bound. Nothing is timed inside a trace or a capture of a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from matmul_fused import get_num_threads, store
+from matmul_fused.testing.timing import race
+
+BUDGET = 0.05  # seconds for a site
+
+Form = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Which form of a site runs."""
+
+    fused: bool
+    ours: float | None
+    """Seconds of the fused form as they were measured; None: not measured."""
+    theirs: float | None
+    """Seconds of the form that it replaces."""
+    why: str
+    """ "" for what was measured, "left: slower" where the fused form lost, else why nothing was measured."""
+
+
+def rows(m: int) -> int:
+    """The rows that a decision for m rows is made for: the next power of two."""
+    return 1 << (m - 1).bit_length() if m > 0 else 0
+
+
+def site_key(
+    form: str, activation: str, *, m: int, k: int, n: int, dtype: torch.dtype, device: torch.device, more: str = ""
+) -> str:
+    """What a decision is kept under: equal sites share one. form: of the site and of what would be replaced.
+
+    m, k, n: of the product; m goes by powers of two. more: what else matters, such as bias or recorded gradients.
+    """
+    threads = f", threads {get_num_threads()} and {torch.get_num_threads()}" if device.type == "cpu" else ""
+    words: tuple[str, ...] = (form, activation, f"M<={rows(m)} N={n} K={k}", str(dtype).removeprefix("torch."), more)
+    return f"{' '.join(word for word in words if word)}; torch {torch.__version__}{threads}"
+
+
+def why_not(*tensors: torch.Tensor) -> str | None:
+    """Why nothing may be timed at this moment; None if it may."""
+    if torch.compiler.is_compiling():
+        return "not measured: inside torch.compile"
+    if any(tensor.is_meta or torch._subclasses.fake_tensor.is_fake(tensor) for tensor in tensors):
+        return "not measured: a tensor without memory"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "not measured: inside torch.func"
+    if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing():
+        return "not measured: inside a trace"
+    if any(tensor.device.type == "cuda" for tensor in tensors) and torch.cuda.is_current_stream_capturing():
+        return "not measured: inside the capture of a CUDA graph"
+    return None
+
+
+def device_of(device: torch.device) -> str:
+    """A device of torch as matmul_fused names it."""
+    if device.type != "cuda":
+        return str(device.type)
+    number = torch.cuda.current_device() if device.index is None else device.index
+    return f"{'rocm' if torch.version.hip else 'cuda'}:{number}"
+
+
+def decide(
+    key: str,
+    ours: Form,
+    theirs: Form,
+    *,
+    device: torch.device | str = "cpu",
+    budget: float = BUDGET,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Decision:
+    """The faster form for a key: known in this process, else from the tune store, else timed now and stored.
+
+    ours, theirs: calls without arguments and without lasting effects, that do the same on real tensors. Ask why_not()
+    first. Both run once, then by turns within budget seconds, or once more each where that takes longer. A
+    NotImplementedError of ours leaves the site; every other exception passes. One thread measures at a time.
+    """
+    device = torch.device(device)
+    site = device_of(device), key
+    found = _known.get(site)
+    if found is not None:
+        return found
+    with _measuring:
+        found = _known.get(site)
+        if found is None:
+            found = _known[site] = _decide(key, ours, theirs, device, budget, clock)
+    return found
+
+
+def forget() -> None:
+    """Drop what this process knows; the file stays."""
+    _known.clear()
+
+
+_known: dict[tuple[str, str], Decision] = {}  # by device and key
+_measuring = threading.Lock()
+_complained = False
+
+
+def _after_fork() -> None:
+    global _measuring
+    _measuring = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _decide(
+    key: str, ours: Form, theirs: Form, device: torch.device, budget: float, clock: Callable[[], float]
+) -> Decision:
+    name = store.device_name(device_of(device)) if store.enabled() else ""
+    kept = store.default().get("sites", name).get(key) if name else None
+    if isinstance(kept, list) and len(kept) == 2 and all(store.is_time(seconds) for seconds in kept):
+        return _decision(*kept)
+    try:
+        decision = _decision(*_race(ours, theirs, _wait_for(device), budget, clock))
+    except NotImplementedError as error:
+        return Decision(False, None, None, f"left: {error}")
+    if name:
+        _keep(name, key, decision)
+    return decision
+
+
+def _decision(ours: float, theirs: float) -> Decision:
+    fused = ours <= theirs
+    return Decision(fused, ours, theirs, "" if fused else "left: slower")
+
+
+def _keep(name: str, key: str, decision: Decision) -> None:
+    """In the file; where that cannot be, in this process alone, and said once."""
+    global _complained
+    try:
+        store.default().put("sites", name, {key: [decision.ours, decision.theirs]})
+    except OSError as error:
+        if not _complained:
+            store.log.warning("what is measured is not kept for other processes: %s", error)
+        _complained = True
+
+
+def _wait_for(device: torch.device) -> Callable[[], None]:
+    if device.type == "cuda":
+        return lambda: torch.cuda.synchronize(device)
+    return lambda: None
+
+
+def _race(
+    ours: Form, theirs: Form, wait: Callable[[], None], budget: float, clock: Callable[[], float]
+) -> tuple[float, float]:
+    """Seconds of a call of each form."""
+
+    def repeat(form: Form) -> Callable[[int], None]:
+        def run(calls: int) -> None:
+            for _ in range(calls):
+                form()
+
+        return run
+
+    # theirs first: what is wrong with the operands, the form that the user wrote shall say
+    times = race({"theirs": repeat(theirs), "ours": repeat(ours)}, budget, wait=wait, clock=clock)
+    return times["ours"], times["theirs"]

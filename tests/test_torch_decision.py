@@ -1,0 +1,158 @@
+"""matmul_fused.torch.measure: which of two forms is faster, by a clock that the test sets, and what is kept."""
+
+import logging
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from matmul_fused import store  # noqa: E402
+from matmul_fused.torch import measure  # noqa: E402
+from support import own_store  # noqa: E402
+
+make_fx = torch.fx.experimental.proxy_tensor.make_fx
+
+
+class Clock:
+    """Counts the seconds that its calls are said to take."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.calls = []
+
+    def __call__(self):
+        return self.now
+
+    def form(self, name, seconds, first=None):
+        def call():
+            self.now += first if first is not None and name not in self.calls else seconds
+            self.calls.append(name)
+
+        return call
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path, monkeypatch):
+    """A store of this test's own, and nothing known."""
+    made = own_store(tmp_path, monkeypatch)
+    measure.forget()
+    yield made
+    measure.forget()
+
+
+def decide(ours, theirs, key="site", budget=0.05, clock=None, first=None):
+    clock = clock or Clock()
+    return measure.decide(
+        key, clock.form("ours", ours, first), clock.form("theirs", theirs), clock=clock, budget=budget
+    )
+
+
+def test_the_faster_form_wins():
+    assert decide(0.001, 0.002, "a") == measure.Decision(True, pytest.approx(0.001), pytest.approx(0.002), "")
+    lost = decide(0.002, 0.001, "b")
+    assert lost == measure.Decision(False, pytest.approx(0.002), pytest.approx(0.001), "left: slower")
+
+
+def test_the_first_call_does_not_count():
+    assert decide(0.001, 0.002, first=0.02).fused
+
+
+@pytest.mark.parametrize("seconds", [1e-6, 1e-4, 0.003])
+def test_within_the_budget(seconds):
+    clock = Clock()
+    decide(seconds, seconds, clock=clock)
+    assert clock.now <= 0.05
+    assert min(clock.calls.count("ours"), clock.calls.count("theirs")) > 2
+
+
+def test_long_calls_run_twice_each():
+    clock = Clock()
+    assert decide(1.0, 2.0, clock=clock).fused
+    assert clock.calls == ["theirs", "ours", "theirs", "ours"]
+
+
+def test_a_site_is_measured_once(kept):
+    clock = Clock()
+    first = decide(0.001, 0.002, clock=clock)
+    calls = len(clock.calls)
+    assert decide(0.001, 0.002, clock=clock) is first
+    measure.forget()  # another process: from the file
+    assert decide(0.001, 0.002, clock=clock) == first
+    assert len(clock.calls) == calls
+    measure.forget()
+    kept.path.unlink()
+    store.default()._read = None
+    decide(0.001, 0.002, clock=clock)
+    assert len(clock.calls) > calls
+
+
+@pytest.mark.parametrize("kept_text", [[1.0], [0.0, 1.0], ["x", 1.0], 3, [float("nan"), 1.0]])
+def test_nonsense_of_the_file_is_measured_again(kept, kept_text):
+    kept.put("sites", store.device_name("cpu"), {"site": kept_text})
+    assert decide(0.001, 0.002).ours == pytest.approx(0.001)
+
+
+def test_a_store_that_is_off(kept, monkeypatch):
+    monkeypatch.setattr(store, "enabled", lambda: False)
+    assert decide(0.001, 0.002).fused
+    assert not kept.folder.exists()
+
+
+def test_a_store_that_cannot_be_written(kept, caplog, monkeypatch):
+    monkeypatch.setattr(measure, "_complained", False)
+    kept.folder.write_text("")
+    with caplog.at_level(logging.WARNING):
+        assert decide(0.001, 0.002, "a").fused
+        assert not decide(0.002, 0.001, "b").fused
+    lines = [record.getMessage() for record in caplog.records if "not kept for other processes" in record.getMessage()]
+    assert len(lines) == 1
+    assert decide(0.002, 0.001, "a").fused  # known in this process
+
+
+def test_a_refusal_of_ours_leaves_the_site(kept):
+    def refuses():
+        raise NotImplementedError("no kernel takes this call")
+
+    clock = Clock()
+    decision = measure.decide("site", refuses, clock.form("theirs", 0.001), clock=clock)
+    assert decision == measure.Decision(False, None, None, "left: no kernel takes this call")
+    assert kept.get("sites", store.device_name("cpu")) == {}
+
+
+def test_other_errors_pass_and_nothing_is_known():
+    def fails():
+        raise RuntimeError("shapes")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        measure.decide("site", lambda: None, fails)
+    assert decide(0.001, 0.002).fused
+
+
+def test_keys():
+    def key(**changes):
+        site = {"m": 5, "k": 8, "n": 12, "dtype": torch.float32, "device": torch.device("cpu"), **changes}
+        return measure.site_key("linear", "gelu", **site)
+
+    assert key(m=5) == key(m=8)
+    assert len({key(), key(m=9), key(k=9), key(n=9), key(dtype=torch.bfloat16), key(more="grad")}) == 6
+    assert [measure.rows(m) for m in (0, 1, 2, 3, 4, 5, 1024, 1025)] == [0, 1, 2, 4, 4, 8, 1024, 2048]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_nothing_is_timed_inside_traces():
+    x = torch.ones(2)
+    assert measure.why_not(x) is None
+    assert measure.why_not(torch.ones(2, device="meta")) == "not measured: a tensor without memory"
+    said = []
+
+    def f(y):
+        said.append(measure.why_not(y))
+        return y
+
+    torch.func.vmap(f)(x)
+    torch.jit.trace(f, x, check_trace=False)
+    make_fx(f)(x)
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        f(torch.ones(2))
+    assert None not in said
+    assert len(said) == 4
