@@ -120,6 +120,7 @@ MMF_DEVICE void sum_products(const operands &of, unsigned k_end, unsigned wave,
             steps[s].load(of, k + row::tile_k, k_end); /* behind the last step: zeros */
         }
     }
+    wait_until<0, ANY_SHARED>(); /* the zeros: or each use of their registers would wait */
 }
 
 /* The sums of all waves, in their order, times a factor: into `lines`, seen by all threads. */

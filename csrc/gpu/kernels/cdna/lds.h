@@ -37,11 +37,19 @@ MMF_DEVICE void meet()
     __builtin_amdgcn_sched_barrier(0);
 }
 
+/* At most `memory` loads from memory and `shared` accesses to shared memory of this wave are under
+ * way. The builtin needs a constant: 63 and 15 say nothing. */
+template <int Memory, int Shared> MMF_DEVICE void wait_until()
+{
+    __builtin_amdgcn_s_waitcnt((Memory & 15) | Memory >> 4 << 14 | 7 << 4 | Shared << 8);
+}
+enum { ANY_MEMORY = 63, ANY_SHARED = 15 };
+
 /* What this wave wrote to shared memory is there. */
 MMF_DEVICE void wait_for_shared()
 {
     __builtin_amdgcn_sched_barrier(0);
-    __builtin_amdgcn_s_waitcnt(0xc07f); /* lgkmcnt(0); vmcnt and expcnt as they are */
+    wait_until<ANY_MEMORY, 0>();
 }
 
 #endif

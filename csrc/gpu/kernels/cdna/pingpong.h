@@ -49,14 +49,6 @@ static_assert(A_LOADS * LOAD_LINES == HALF_M && B_LOADS * LOAD_LINES == HALF_N &
               "whole loads");
 static_assert(row::layout == LAYOUT_NT || row::layout == LAYOUT_NN, "lines of A are along k");
 
-/* At most `memory` loads from memory and `shared` accesses to shared memory of this wave are under
- * way. The builtin needs a constant: 63 and 15 say nothing. */
-template <int Memory, int Shared> MMF_DEVICE void wait_until()
-{
-    __builtin_amdgcn_s_waitcnt((Memory & 15) | Memory >> 4 << 14 | 7 << 4 | Shared << 8);
-}
-enum { ANY_MEMORY = 63, ANY_SHARED = 15 };
-
 /* Where the halves of A or of B lie: two operands only of a gate. */
 struct halves {
     int left, right;
