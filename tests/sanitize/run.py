@@ -89,6 +89,7 @@ def address(chain: Chain) -> None:
     chain.step("pytest", [*toolchain.PYTEST, *files])
     chain.step("pytest, lifetimes", [*toolchain.PYTEST, "tests/test_lifetime.py", "-k", LIFETIME])
     chain.step("sweep", ["-m", "matmul_fused", "check", "--quick"])
+    chain.step("sweep, modelled AMX", [*toolchain.PYTEST, "tests/test_sweep.py", "-k", "cpu_blocked_amx"])
     chain.gpu_tests()
 
 
