@@ -1,9 +1,10 @@
-/* The tile instructions of AMX that cpu/kernels/tile_amx.inc uses, in C: so that the AMX row runs on
- * machines with AVX-512 alone. `make sanitize` includes it before blocked_amx.c (MMF_TILE_MODEL).
+/* The tile instructions of AMX that cpu/kernels/tile_amx.inc uses, in C: so that the AMX row runs
+ * on machines with AVX-512 alone. `make sanitize` includes it before blocked_amx.c
+ * (MMF_TILE_MODEL).
  *
  * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS: even
- * and odd products of a line are summed apart, subnormal numbers count as 0, rounding is to nearest.
- * What raises #UD there aborts here. */
+ * and odd products of a line are summed apart, subnormal numbers count as 0, rounding is to
+ * nearest. What raises #UD there aborts here. */
 #ifndef MMF_TILE_MODEL_H
 #define MMF_TILE_MODEL_H
 
@@ -107,7 +108,8 @@ static void model_dpbf16ps(int id, int id_a, int id_b)
         for (int k = 0; k < b->rows; k++) {
             const model_bits of_a = (model_bits){0} + a->line[m][k], of_b = b->line[k];
             even = model_sum(model_flushed(of_a << 16), model_flushed(of_b << 16), even);
-            odd = model_sum(model_flushed(of_a & 0xffff0000), model_flushed(of_b & 0xffff0000), odd);
+            odd =
+                model_sum(model_flushed(of_a & 0xffff0000), model_flushed(of_b & 0xffff0000), odd);
         }
         const model_floats one = (model_floats){0} + 1, pair = model_sum(even, one, odd);
         to->line[m] = (model_bits)model_sum(model_flushed(to->line[m]), one, pair);
