@@ -24,6 +24,7 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hipsim
@@ -38,7 +39,7 @@ from support import DTYPES
 PART = os.environ["MMF_TEST_SIMULATED"]
 DEFINITIONS = Path(__file__).resolve().parents[1] / "csrc/gpu/kernels/common/kernels.def"
 LIMIT = 2_000_000  # instructions of a wave
-TRIES = 6  # calls on which a mutant is tried
+TRIES = 6  # calls on which a mutant is tried at least
 LEAST = 0.97  # of the waits that had something to wait for
 # Barriers that are not needed: find_matrices writes what is read after the first barrier of the band loop; behind the
 # last read of a step of k that stands alone, two keep the phases of the waves apart.
@@ -176,6 +177,17 @@ def calls_of(kernel, what, seed):
     return sorted(calls, key=lambda entry: entry[0].cost)
 
 
+def covering(calls):
+    """Cheap calls that together execute what any call does: each path through the kernel."""
+    left = functools.reduce(np.logical_or, (executed > 0 for _, executed, _ in calls))
+    chosen = []
+    for call, executed, _ in calls:
+        if (executed[left] > 0).any():
+            chosen.append(call)
+            left &= executed == 0
+    return chosen
+
+
 def try_mutant(device, kernel, mutant, calls):
     """How the mutant was seen, or None."""
     with kernel.mutated(mutant):
@@ -211,6 +223,7 @@ def test_mutants_are_what_they_say(name, what):
 def test_mutants_are_seen(name, what, sweep_seed, full_run, accounts, limited):
     kernel = load(name, what)
     calls = calls_of(kernel, what, sweep_seed)
+    paths = covering(calls)
     counts = collections.Counter()
     unseen = []
     for mutant in kernel.mutants():
@@ -225,8 +238,9 @@ def test_mutants_are_seen(name, what, sweep_seed, full_run, accounts, limited):
         useful = [call for call in times if times[call]]
         if not useful:
             continue
-        if kind != "guard of memory":  # the cheapest, and those in which it matters most often
-            useful = [*useful[:TRIES], *sorted(useful[TRIES:], key=times.get, reverse=True)[:TRIES]]
+        if kind != "guard of memory":  # the cheapest, those in which it matters most often, one of each path
+            often = sorted(useful[TRIES:], key=times.get, reverse=True)[:TRIES]
+            useful = dict.fromkeys([*useful[:TRIES], *often, *(call for call in paths if times.get(call))])
         counts[kind, "counted"] += 1
         flaw = try_mutant(limited, kernel, mutant, useful)
         counts[kind, flaw or "unseen"] += 1

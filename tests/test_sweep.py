@@ -94,7 +94,8 @@ def runs_of_the_sample(seed, full):
         cases = gpu_sample(family_of(kernel), seed + zlib.crc32(DEVICE.encode()))  # other cases on other parts
         if not full:  # among the family's tiles
             cases = cases[tiles.index(kernel) :: len(tiles)]
-        plain = [Case(16, 16, 16, dtype=dtype, layout="NT") for dtype in dict.fromkeys(case.dtype for case in cases)]
+        kinds = dict.fromkeys((case.dtype, case.layout) for case in cases)
+        plain = [Case(16, 16, 16, dtype=dtype, layout=layout) for dtype, layout in kinds]
         rows += [(case, kernel) for case in (cases if any(takes(kernel, case) for case in plain) else plain)]
     return rows
 

@@ -46,8 +46,8 @@ _CHUNKS = {  # lines of whole runs of 16 bytes
 }
 _SHORT = ("", "float16", "bfloat16")
 TAKES["gemm_wgmma"] = _CHUNKS | {"out_dtype": _SHORT, "preactivation": _SHORT, "batch": ("", "2", "a", "b")}
-TAKES["gemm_pingpong"] = TAKES["gemm_pingpong_staged"] = _CHUNKS | {"layout": ("NN", "NT")}
-TAKES["gemm_thin"] = _CHUNKS | {"layout": ("NT",)}
+for _family in ("gemm_pingpong", "gemm_pingpong_staged", "gemm_thin"):
+    TAKES[_family] = _CHUNKS | {"layout": ("NN", "NT")}
 IN_CHUNKS = ("gemm_wgmma", "gemm_pingpong", "gemm_pingpong_staged", "gemm_thin")
 # Of GPU kernels: more than 8 rows of tiles of 64 and of 128, which go in groups; three tiles; many steps of k.
 TILED = ((577, 65, 5), (1153, 33, 9), (257, 255, 17), (130, 257, 33), (7, 5, 1000), (3, 70, 2049))

@@ -1,6 +1,6 @@
-/* Matrix cores of CDNA, tiles of 16 or 32 rows and 32 columns, for few rows of A: loading B is what
- * takes the time then. Both operands go straight from memory to the registers of the lane that
- * multiplies them; lines are along k, in whole chunks of 16 bytes. float16 and bfloat16, float
+/* Matrix cores of CDNA, tiles of 16 or 32 rows and 32 columns (B along n: 64), for few rows of A:
+ * loading B is what takes the time then. Both operands go straight from memory to the registers of
+ * the lane that multiplies them, lines in whole chunks of 16 bytes. float16 and bfloat16, float
  * sums. Path of a call: chosen where it is modelled as fastest; launched by gpu/launch_plan.c.
  *
  * The waves of a workgroup share k: each takes every fourth step. While a step is multiplied, the
@@ -17,17 +17,24 @@ typedef this_row row;
 
 enum {
     WAVES = row::threads / 64,
+    ALONG_K = row::layout == LAYOUT_NT, /* B's lines */
     A_BLOCKS = row::tile_m / 16,
-    B_BLOCKS = row::tile_n / 16, /* gated: one of gate, one of up */
-    PARTS = 4,                   /* of 32 k in a wave's step */
-    STEPS = 2,                   /* of a wave at once: one multiplied, one on its way */
-    PITCH = row::tile_n + 4,     /* floats of a line of sums in shared memory */
+    B_BLOCKS = row::tile_n / 16,        /* gated: the first half of gate, the second of up */
+    PARTS = row::tile_k / (WAVES * 32), /* of 32 k in a wave's step */
+    STEPS = 2,                          /* of a wave at once: one multiplied, one on its way */
+    PITCH = row::tile_n + 4,            /* floats of a line of sums in shared memory */
     WAVE_SUMS = row::tile_m * PITCH,
+    SUM_THREADS = row::tile_n / 4, /* of a row, when the sums of waves are added */
 };
-static_assert(B_BLOCKS == 2 && row::layout == LAYOUT_NT, "lines of A and B along k");
+static_assert(row::layout == LAYOUT_NT || row::layout == LAYOUT_NN, "lines of A along k");
+static_assert(B_BLOCKS == (ALONG_K ? 2 : 4), "halves of a block, or of two");
 static_assert(row::tile_k == WAVES * PARTS * 32, "kernels.def");
 static_assert(row::lds == WAVES * WAVE_SUMS * (int)sizeof(float) + TILE_BYTES, "kernels.def");
-static_assert(row::tile_m * row::tile_n / 4 <= row::threads, "four sums for a thread");
+
+MMF_DEVICE descriptor bounded(char *matrix, unsigned bytes)
+{
+    return __builtin_amdgcn_make_buffer_rsrc(matrix, 0, (int)bytes, 0x20000);
+}
 
 /* This lane's line of 16. Beyond the tile's last line that one stands for it; its sums are not
  * stored. */
@@ -41,8 +48,7 @@ template <bool Once> struct lane_of_block {
     {
         const unsigned pitch = count > 1 ? (unsigned)line * 2 : 0; /* a single line: any */
         const int mine = first + (thread_id() & 15), last = count - 1;
-        memory = __builtin_amdgcn_make_buffer_rsrc(matrix + begin * line * 2, 0,
-                                                   (int)(last * pitch + k_end * 2), 0x20000);
+        memory = bounded(matrix + begin * line * 2, last * pitch + k_end * 2);
         at = (mine < last ? mine : last) * pitch;
     }
 
@@ -50,26 +56,130 @@ template <bool Once> struct lane_of_block {
      * others. */
     __attribute__((device, always_inline)) chunk load(unsigned k, unsigned k_end) const
     {
-        return __builtin_amdgcn_raw_buffer_load_b128(memory, (int)(k < k_end ? at + k * 2 : NOWHERE),
-                                                     0, Once ? 2 : 0);
+        return __builtin_amdgcn_raw_buffer_load_b128(
+            memory, (int)(k < k_end ? at + k * 2 : NOWHERE), 0, Once ? 2 : 0);
     }
 };
 
+template <bool AlongK> struct columns_of;
+
+/* B with lines along k. */
+template <> struct columns_of<true> {
+    lane_of_block<row::tile_m == 16> of[2]; /* more rows: other tiles may read it, too */
+
+    struct part {
+        chunk of[2];
+
+        __attribute__((device, always_inline)) chunk block_of(int j) const
+        {
+            return of[j];
+        }
+    };
+
+    __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t)
+    {
+        const int up = args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B;
+        const unsigned k_end = (unsigned)args.k;
+        of[0].start(t.matrix(MMF_GEMM_B), args.strides[MMF_GEMM_B].col, t.n0, t.cols, 0, k_end);
+        of[1].start(t.matrix(up), args.strides[up].col, t.n0, t.cols, args.gated ? 0 : 16, k_end);
+    }
+
+    __attribute__((device, always_inline)) void load(part &to, unsigned k, unsigned k_end) const
+    {
+        MMF_UNROLL
+        for (int j = 0; j < 2; j++)
+            to.of[j] = of[j].load(k, k_end);
+    }
+
+    /* Sums of one m and four n, of each block. */
+    static __attribute__((device, always_inline)) void put(const block *sum, float *line)
+    {
+        MMF_UNROLL
+        for (int j = 0; j < 2; j++)
+            *(block *)(line + j * 16 + (thread_id() & 63) / 16 * 4) = sum[j];
+    }
+};
+
+/* B with lines along n: a lane reads two neighbouring columns of either half of the tile, of which
+ * the first is in the even block of the half, the second in the odd one. */
+template <> struct columns_of<false> {
+    descriptor memory[2];
+    unsigned at, pitch;
+
+    struct part {
+        unsigned pair[2][8];
+
+        __attribute__((device, always_inline)) chunk block_of(int j) const
+        {
+            const unsigned *const of = pair[j / 2], either = j % 2 ? 0x07060302 : 0x05040100;
+            chunk lines;
+            MMF_UNROLL
+            for (int i = 0; i < 4; i++)
+                lines[i] = __builtin_amdgcn_perm(of[2 * i + 1], of[2 * i], either);
+            return lines;
+        }
+    };
+
+    __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t)
+    {
+        enum { HALF = row::tile_n / 2 };
+        const int up = args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B;
+        const int mine = (thread_id() & 15) * 2, right = args.gated || t.cols <= HALF ? 0 : HALF;
+        /* Beyond the last pair of columns that one is read; its sums are not stored. */
+        const int last = (t.cols - right < HALF ? t.cols - right : HALF) - 2;
+        pitch = (unsigned)args.strides[MMF_GEMM_B].row * 2;
+        at = (mine < last ? mine : last) * 2;
+        MMF_UNROLL
+        for (int h = 0; h < 2; h++) {
+            const long long first = t.n0 + (h ? right : 0);
+            /* The compiler may compute it in a vector register. */
+            const int bytes = __builtin_amdgcn_readfirstlane(
+                (int)(((unsigned)args.k - 1) * pitch + (last + 2) * 2));
+            memory[h] = bounded(t.matrix(h ? up : MMF_GEMM_B) + first * 2, (unsigned)bytes);
+        }
+    }
+
+    __attribute__((device, always_inline)) void load(part &to, unsigned k, unsigned k_end) const
+    {
+        const unsigned from = k < k_end ? at + k * pitch : NOWHERE;
+        MMF_UNROLL
+        for (int i = 0; i < 8; i++) {
+            MMF_UNROLL
+            for (int h = 0; h < 2; h++)
+                to.pair[h][i] =
+                    __builtin_amdgcn_raw_buffer_load_b32(memory[h], (int)(from + i * pitch), 0, 0);
+        }
+    }
+
+    /* Of one m: in either half, sums of four even n and of the odd ones between them. */
+    static __attribute__((device, always_inline)) void put(const block *sum, float *line)
+    {
+        MMF_UNROLL
+        for (int h = 0; h < 2; h++) {
+            const block even = sum[2 * h], odd = sum[2 * h + 1];
+            float *const to = line + h * (row::tile_n / 2) + (thread_id() & 63) / 16 * 8;
+            *(block *)to = block{even[0], odd[0], even[1], odd[1]};
+            *(block *)(to + 4) = block{even[2], odd[2], even[3], odd[3]};
+        }
+    }
+};
+
+typedef columns_of<ALONG_K> columns;
+
 struct operands {
     lane_of_block<false> a[A_BLOCKS];
-    lane_of_block<row::tile_m == 16> b[B_BLOCKS]; /* more rows: other tiles may read it, too */
+    columns b;
 };
 
 struct step {
-    chunk a[PARTS][A_BLOCKS], b[PARTS][B_BLOCKS];
+    chunk a[PARTS][A_BLOCKS];
+    columns::part b[PARTS];
 
     __attribute__((device, always_inline)) void load(const operands &of, unsigned k, unsigned k_end)
     {
         MMF_UNROLL
         for (int part = 0; part < PARTS; part++) {
-            MMF_UNROLL
-            for (int j = 0; j < B_BLOCKS; j++)
-                b[part][j] = of.b[j].load(k + part * 32, k_end);
+            of.b.load(b[part], k + part * 32, k_end);
             MMF_UNROLL
             for (int i = 0; i < A_BLOCKS; i++)
                 a[part][i] = of.a[i].load(k + part * 32, k_end);
@@ -81,10 +191,11 @@ struct step {
         MMF_UNROLL
         for (int part = 0; part < PARTS; part++) {
             MMF_UNROLL
-            for (int i = 0; i < A_BLOCKS; i++) {
+            for (int j = 0; j < B_BLOCKS; j++) {
+                const chunk of_b = b[part].block_of(j);
                 MMF_UNROLL
-                for (int j = 0; j < B_BLOCKS; j++)
-                    sum[i][j] = multiply<row::operands>(b[part][j], a[part][i], sum[i][j]);
+                for (int i = 0; i < A_BLOCKS; i++)
+                    sum[i][j] = multiply<row::operands>(of_b, a[part][i], sum[i][j]);
             }
         }
     }
@@ -92,14 +203,11 @@ struct step {
 
 MMF_DEVICE void find_operands(const mmf_gemm_args &args, const tile &t, operands &of)
 {
-    const unsigned k_end = (unsigned)args.k;
-    const int up = args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B;
     char *const a = t.matrix(MMF_GEMM_A);
     MMF_UNROLL
     for (int i = 0; i < A_BLOCKS; i++)
-        of.a[i].start(a, args.strides[MMF_GEMM_A].row, t.m0, t.rows, i * 16, k_end);
-    of.b[0].start(t.matrix(MMF_GEMM_B), args.strides[MMF_GEMM_B].col, t.n0, t.cols, 0, k_end);
-    of.b[1].start(t.matrix(up), args.strides[up].col, t.n0, t.cols, args.gated ? 0 : 16, k_end);
+        of.a[i].start(a, args.strides[MMF_GEMM_A].row, t.m0, t.rows, i * 16, (unsigned)args.k);
+    of.b.start(args, t);
 }
 
 /* The sums of this wave's share of k. */
@@ -127,17 +235,14 @@ MMF_DEVICE void sum_products(const operands &of, unsigned k_end, unsigned wave,
 MMF_DEVICE void add_waves(const block sum[A_BLOCKS][B_BLOCKS], unsigned wave, float factor,
                           float *lines)
 {
-    const int lane = thread_id() & 63;
-    float *const mine = lines + wave * WAVE_SUMS + (lane & 15) * PITCH + lane / 16 * 4;
+    float *const mine = lines + wave * WAVE_SUMS + (thread_id() & 15) * PITCH;
     MMF_UNROLL
-    for (int i = 0; i < A_BLOCKS; i++) {
-        MMF_UNROLL
-        for (int j = 0; j < B_BLOCKS; j++)
-            *(block *)(mine + i * 16 * PITCH + j * 16) = sum[i][j];
-    }
+    for (int i = 0; i < A_BLOCKS; i++)
+        columns::put(sum[i], mine + i * 16 * PITCH);
     barrier();
-    const int across = row::tile_n / 4, m = thread_id() / across, n = thread_id() % across * 4;
-    if (m < row::tile_m) {
+    const int n = thread_id() % SUM_THREADS * 4;
+    MMF_UNROLL
+    for (int m = thread_id() / SUM_THREADS; m < row::tile_m; m += row::threads / SUM_THREADS) {
         float *const at = lines + m * PITCH + n;
         block total = *(const block *)at;
         MMF_UNROLL
@@ -161,9 +266,10 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
     sum_products(of, (unsigned)args.k, wave, sum);
     add_waves(sum, wave, general ? (float)args.alpha : 1, lines);
     if (!general) {
-        /* One wave takes 32 rows at once; those below the tile are outside of out. */
+        /* One wave takes ROWS rows at once; those below the tile are outside of out. */
+        enum { ROWS = 64 / (row::tile_n / 16), COUNT = row::tile_m < ROWS ? ROWS : row::tile_m };
         if (wave == 0)
-            staged_runs<row, 64, PITCH>::finish(read_again(args), t, 0, 32, lines);
+            staged_runs<row, 64, PITCH>::finish(read_again(args), t, 0, COUNT, lines);
         return;
     }
     const staged<float, row::threads, row::tile_n, PITCH, all_rows> all = {lines, t, {t.rows}};
