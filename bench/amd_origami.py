@@ -139,7 +139,8 @@ def planned() -> None:
                 for layout, weight in (("NT", b.reshape(n, k).mT), ("NN", b.reshape(k, n))):
                     found = mf.explain(a, weight)
                     taking = [row.name for row in found.candidates if row.seconds is not None]
-                    calls.append({"size": (m, n, k), "layout": layout, "picked": found.kernel, "rows": taking})
+                    call = {"size": (m, n, k), "layout": layout, "picked": found.kernel, "rows": taking}
+                    calls.append(call | {"seconds": found.seconds})
     print(json.dumps({"units": device.properties["compute_units"], "calls": calls}))
 
 
