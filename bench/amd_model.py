@@ -27,6 +27,7 @@ from pathlib import Path
 
 import amd_static
 from amd_static import MATRIX_CYCLES, Instruction
+from results import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = Path(__file__).with_name("AMD_MODEL.md")
@@ -156,15 +157,12 @@ def table(columns: tuple[str, ...], rows: list[str]) -> str:
     return "\n".join(lines)
 
 
-def document() -> str:
+def section() -> str:
     objects = [one for one in amd_static.embedded() if one[0] in PARTS and re.search("mfma|pingpong|thin", one[1])]
     loops = ["| " + " | ".join(loop_row(*one)) + " |" for one in objects]
     tiles = sorted({(arch, kernel.rsplit("_", 2)[0]) for arch, kernel, _ in objects})
     epilogues = [line for arch, tile in tiles for line in counts(arch, tile)]
-    return f"""# The AMD matrix kernels, modelled
-
-Written by `python bench/amd_model.py --write`, whose head says what the columns are. Everything is modelled or counted
-from the shipped machine code; nothing was timed, and no AMD GPU was used.
+    return f"""Written by `python bench/amd_model.py --write`, whose head says what the columns are.
 
 ## Main loops
 
@@ -178,16 +176,16 @@ from the shipped machine code; nothing was timed, and no AMD GPU was used.
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help=f"write {DOCUMENT.name}, too")
+    parser.add_argument("--write", action="store_true", help=f"write the section of {DOCUMENT.name}, too")
     parser.add_argument("--count", metavar="TILE", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.count:
         counted(options.count)
         return 0
-    text = document()
+    text = section()
     print(text)
     if options.write:
-        DOCUMENT.write_text(text)
+        write_section(DOCUMENT, "kernels", text)
     return 0
 
 

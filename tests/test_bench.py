@@ -362,3 +362,67 @@ def test_explain_beside_the_clock(bench_explain, tmp_path, capsys):
     assert row["predicted"] > 0
     assert row["measured"] > 0
     assert "wanted 90 %" in capsys.readouterr().out
+
+
+# --- AMD's models ---
+
+
+@pytest.fixture
+def amd_origami():
+    return load("amd_origami", "msgpack", "elftools")
+
+
+def test_the_choice_beside_origamis(amd_origami, monkeypatch):
+    """Rows are told by their tiles; a wanted tile is the one that helps most."""
+    thin, square, wide = (f"gemm_{name}_bf16_nt" for name in ("thin_16x32x512", "mfma_128x128x64", "mfma_256x128x64"))
+    calls = [
+        {"size": (16, 512, 1024), "layout": "NT", "picked": thin, "rows": [thin, square]},
+        {"size": (512, 512, 1024), "layout": "NT", "picked": square, "rows": [thin, square, wide]},
+        {"size": (512, 512, 1024), "layout": "NN", "picked": square, "rows": [square]},
+    ]
+    held = {(16, 32, 512): 4, (128, 128, 64): 2, (256, 128, 64): 1}
+    latency = {(16, 32, 512): 30.0, (128, 128, 64): 15.0, (256, 128, 64): 12.0, (256, 256, 64): 10.0}
+    monkeypatch.setattr(amd_origami, "plans", lambda arch: {"units": 304, "calls": calls})
+    monkeypatch.setattr(amd_origami, "workgroups", lambda arch: held)
+    monkeypatch.setattr(
+        amd_origami,
+        "latencies",
+        lambda program, arch, units, asked: [latency.get(tile, 100.0) for size, tile, held in asked],
+    )
+    part = amd_origami.Part(None, "gfx942")
+    assert part.picked() == [30 / 15, 15 / 12]
+    assert part.picked(16) == [30 / 15]
+    assert part.grid() == [12 / 10]
+    assert part.wanted() == ["256x256 (1.000)"]
+    assert part.unused == [wide]
+    text = amd_origami.section([part], "archive")
+    assert "| all | 1.581 (missed) | 1.200 (missed) |" in text
+    assert "| gfx942 | 16x512x1024 | thin 16x32x512 | mfma 128x128x64 | 2.00 |" in text
+
+
+def test_a_call_that_memory_bounds_lies_on_the_roof():
+    roofline = load("amd_roofline", "msgpack", "elftools")
+    m, n, k = 16, 4096, 4096
+    seconds = 2 * (m * k + n * k + m * n) / roofline.MEMORY
+    call = {"size": (m, n, k), "picked": "gemm_thin_16x32x512_bf16_nt", "seconds": seconds}
+    root = xml.etree.ElementTree.fromstring(roofline.draw({"gfx942": [call], "gfx950": []}))
+    x, y = next(
+        (float(one.get("cx")), float(one.get("cy")))
+        for one in root
+        if one.tag.endswith("circle") and one.get("r") == "2.5"
+    )
+    path = next(one.get("d") for one in root if one.get("fill") == "none")
+    (x0, y0), (x1, y1) = (map(float, point.split()) for point in path[1:].split("H")[0].split("L"))
+    assert abs(y - (y0 + (y1 - y0) * (x - x0) / (x1 - x0))) < 0.2
+
+
+def test_what_fusing_saves():
+    """Two kernels, each with a launch, and with every result read and written."""
+    fusion = load("amd_fusion")
+    fused = {"kernel": "gemm_thin_16x32x512_bf16_nt", "seconds": 15e-6, "launches": 1, "bytes": 3_000_000}
+    call = {"layer": "QKV", "size": (16, 1000, 100), "fused": fused, "plain": fused | {"bytes": 2_000_000}}
+    row = fusion.row("gfx942", call)
+    moved = 2 * 2 * 16 * 1000 * 2 + 1000 * 2
+    assert row[4] == "1 / 3"
+    assert row[5] == f"3.00 / {(2_000_000 + moved) / 1e6:.2f}"
+    assert row[8:] == (f"{25 / 15:.2f}", "1.00", "2.92")

@@ -1,7 +1,11 @@
-"""The commands that a user with an AMD GPU runs first, on simulated GPUs: `info`, `check --device rocm`, its report."""
+"""The commands that a user with an AMD GPU runs first, on simulated GPUs: `info`, `check --device rocm`, its report.
+
+Times are asked for on small problems, to see that every kernel gets one; what they are means nothing here.
+"""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +29,18 @@ def fault(case, *arguments):
     return run_case(case, *arguments)
 testing.run.run_case = fault
 cli.main(sys.argv[1:])
+"""
+TIMED = """
+import sys
+from matmul_fused import __main__ as cli, testing
+from matmul_fused.testing import devices, speed
+cases = testing.covering_sample(0, strength=1)[:4]
+testing.covering_sample = lambda *_, **__: cases
+devices.Device.simulated = False
+small, times_of = speed.problems(32, 16), speed.times_of
+speed.problems, speed.times_of = lambda: small, lambda *arguments: times_of(*arguments, seconds=0)
+{more}
+sys.exit(cli.main(sys.argv[1:]))
 """
 
 
@@ -59,6 +75,7 @@ def test_check_writes_a_report(command, tmp_path, device, kernels):
     done = command("-m", "matmul_fused", "check", "--device", device, "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "written to matmul_fused-check.json: please attach it to a report\nOK: all of " in done.stdout
+    assert done.stdout.startswith("simulated: not timed\n")
     report = json.loads((tmp_path / "matmul_fused-check.json").read_text())
     cases = testing.covering_sample(0, strength=1)
     counts = report["topics"]["all"]
@@ -66,6 +83,7 @@ def test_check_writes_a_report(command, tmp_path, device, kernels):
     assert counts["passed"] > len(cases) * len(kernels) / 2
     assert report["failures"] == []
     assert report["seconds"] > 0
+    assert (report["timing"], report["times"]) == ("simulated: not timed", [])
     assert "running" not in report
     assert report["device"] == device
     assert {"rocm:0", "rocm:1"} <= {name for name, _ in report["devices"]}
@@ -101,3 +119,35 @@ def test_check_without_a_gpu(command, tmp_path):
     assert done.returncode == 2
     assert f"there is no device rocm:0: AMD GPUs off: {HIPSIM} finds no AMD GPU (" in done.stderr
     assert not any(tmp_path.iterdir())
+
+
+def test_check_times_every_kernel_of_the_device(command, tmp_path):
+    """On a GPU that is not simulated; here it is said to be none."""
+    done = command("-c", TIMED.format(more=""), "check", "--device", "rocm", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "matmul_fused-check.json").read_text())
+    rows = mf._core.device_manifest()["kernels"]
+    kernels = {row["instance"] for row in rows if row["gemm"] and re.search("ALL|GFX942", row["targets"])}
+    assert {row["kernel"] for row in report["times"]} == kernels
+    assert all(row["seconds"] > 0 and row["modelled"] > 0 for row in report["times"])
+    lines = [line.split() for line in done.stdout.split("OK: all of")[0].splitlines()]
+    assert {line[0] for line in lines if line} >= kernels
+    assert "simulated" not in done.stdout + report["timing"]
+
+
+def test_a_time_that_cannot_be_had_is_a_failure(command, tmp_path):
+    more = """
+def broken(device, problem, families):
+    if problem.dtype == "float64":
+        raise RuntimeError("no memory")
+    return []
+speed.times_of = broken
+"""
+    arguments = ("check", "--device", "rocm", "--quick", "--kernel", "gemm_thin")
+    done = command("-c", TIMED.format(more=more), *arguments)
+    assert done.returncode == 1, done.stdout + done.stderr
+    failures = json.loads((tmp_path / "matmul_fused-check.json").read_text())["failures"]
+    assert [(row["case"], row["error"]) for row in failures] == [
+        (f"16x16x16 float64 {layout}", "RuntimeError: no memory") for layout in ("NT", "NN")
+    ]
+    assert "FAILED: 2 of " in done.stdout

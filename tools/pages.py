@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = {
     "cpu_speed.svg": "Time of torch eager / time of matmul_fused on a CPU",
     "train_gpt2.svg": "Loss of a small GPT-2 in training: eager torch, and with matmul_fused",
+    "amd_roofline.svg": "Modelled rate of the kernels on MI300X and MI355X; not measured",
 }
 PLAIN = ("__version__", "activations", "gated_activations", "testing")
 EXAMPLE = """

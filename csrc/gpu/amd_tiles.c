@@ -7,21 +7,24 @@
 #include "gpu/epilogue_form.h"
 #include "gpu/kernels/common/gemm_args.h"
 
+#include <math.h>
 #include <string.h>
 
-/* Of a compute unit, a cycle: operations of 16 bits, bytes read from LDS; and the clock that
- * products of full tiles leave. */
+/* Of a compute unit, a cycle: operations of 16 bits, bytes read from LDS; cycles that loads are on
+ * their way, more where more units share an L2 (docs/amd_gpus.md); the clock that products of full
+ * tiles leave. */
 typedef struct part {
     const char *arch;
-    double flops, read, hertz;
+    double flops, read, flight, hertz;
 } part;
 
-static const part parts[] = {
-    {"gfx950", 4096, 256, 1.44e9}, {"gfx942", 2048, 128, 1.2e9}, {"gfx90a", 1024, 128, 1.7e9}};
+static const part parts[] = {{"gfx950", 4096, 256, 1000, 1.44e9},
+                             {"gfx942", 2048, 128, 1000 * 38. / 32, 1.2e9},
+                             {"gfx90a", 1024, 128, 1000, 1.7e9}};
 
-/* Of a compute unit: bytes on their way from memory, the cycles of their way, bytes written to LDS
- * a cycle. Waves of 4 SIMDs, each with 64 x 64 sums or more. */
-enum { FLIGHT_BYTES = 44 << 10, FLIGHT = 1000, WRITE = 128, SIMDS = 4, WAVE = 64 };
+/* Of a compute unit: bytes on their way from memory, bytes written to LDS a cycle. Waves of 4
+ * SIMDs, each with 64 x 64 sums or more. */
+enum { FLIGHT_BYTES = 44 << 10, WRITE = 128, SIMDS = 4, WAVE = 64 };
 
 /* What a tile takes besides its steps: cycles of the way of its first loads; instructions of each
  * wave, and more for each 64 results (bench/AMD_MODEL.md), of which a SIMD issues one in four
@@ -49,9 +52,11 @@ static const part *part_of(mmf_device device)
     return NULL;
 }
 
-static double greater(double a, double b)
+/* Cycles of what goes on at once, unevenly: the longer one, and more if they are alike. */
+static double together(double products, double loads)
 {
-    return a > b ? a : b;
+    const double power = 4.5; /* docs/amd_gpus.md */
+    return pow(pow(products, power) + pow(loads, power), 1 / power);
 }
 
 /* Of a compute unit. */
@@ -75,20 +80,20 @@ void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem
     const int threads = mmf_gpu_instances[kernel->instance].threads;
     const double waves = (double)threads / WAVE / SIMDS, lines = kernel->tile_m + kernel->tile_n;
     const double bytes = lines * kernel->tile_k * 2; /* of a step of k */
-    const double loads = bytes * FLIGHT / FLIGHT_BYTES;
+    const double loads = bytes * gpu->flight / FLIGHT_BYTES;
     /* Two phases of products of each wave, which fill the matrix cores but for what is idle. */
     const double products =
         2.0 * kernel->tile_m * kernel->tile_n * kernel->tile_k / gpu->flops + 2 * waves * idle;
     /* Every wave reads its lines of A and of B. */
     const double reads = waves * SIMDS * (64 + 64) * kernel->tile_k * 2 / gpu->read + bytes / WRITE;
-    const double step = greater(products, loads);
+    const double step = together(products, loads);
     const double most = most_tiles(p, work);
     /* A tile of one wave on a SIMD shares the unit with another one, which multiplies half as fast
      * while this one does something else; or it reads and multiplies in turns. */
     const bool pairs = waves < 2, odd = pairs && (int64_t)most % 2;
     const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
     const double cycles =
-        steps * (odd ? (most - 1) * step + greater(products + reads, loads) : most * step) +
+        steps * (odd ? (most - 1) * step + together(products + reads, loads) : most * step) +
         beside_steps(kernel, p) * (pairs ? (most + 1) / 2 : most);
     set_cycles(gpu, cycles, work);
 }
@@ -100,7 +105,7 @@ void mmf_amd_thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work 
         return;
     const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
     const double lines = kernel->tile_m + kernel->tile_n;
-    const double loads = lines * kernel->tile_k * 2 * FLIGHT / FLIGHT_BYTES;
+    const double loads = lines * kernel->tile_k * 2 * gpu->flight / FLIGHT_BYTES;
     /* Tiles below each other run on units with other caches: of what they read once more, half of
      * the bytes are counted, for the cache that all share. */
     const double streams = mmf_problem_gated(p) ? 2 : 1;

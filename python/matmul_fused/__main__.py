@@ -14,11 +14,14 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core, info
 from .console import progress, show
 from .report import families_for, table
+
+if TYPE_CHECKING:
+    from .testing.devices import Device
 
 _SHOWN_FAILURES = 10
 _REPORT = "matmul_fused-check.json"
@@ -36,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     check = commands.add_parser(
-        "check", help="compare every kernel with the float64 reference; exit code 1 on a failure"
+        "check", help="compare every kernel with the float64 reference, and time a GPU's; exit code 1 on a failure"
     )
     check.add_argument(
         "--device", default="cpu", help="the device to check: cpu, or a GPU as info names it: rocm, rocm:1, cuda"
@@ -156,6 +159,27 @@ def _write_objects(folder: Path) -> None:
     _write_json(folder / "manifest.json", {"version": _core.__version__, **manifest, "objects": objects})
 
 
+def _time(device: Device, families: list[str], path: Path | None, report: dict[str, Any]) -> None:
+    """Print the time of every kernel and add it to the report; what fails joins the report's failures."""
+    from .testing import speed
+
+    report |= {"timing": speed.SIMULATED if device.simulated else speed.METHOD, "times": []}
+    if device.simulated:
+        print(speed.SIMULATED)
+        return
+    times: list[speed.Time] = []
+    for problem in progress(speed.problems(), "time"):
+        _write_json(path, {**report, "running": {"timed": problem.name}})
+        try:
+            times += speed.times_of(device, problem, families)
+        except Exception as error:
+            failure = {"case": problem.name, "kernel": ", ".join(families), "error": f"{type(error).__name__}: {error}"}
+            report["failures"].append(failure)
+    times.sort(key=lambda one: one.kernel)
+    report["times"] = [one.as_dict() for one in times]
+    show(speed.METHOD, speed.HEADER, [one.row() for one in times])
+
+
 def _check(options: argparse.Namespace) -> int:
     from .testing import TOPICS, DeviceTransfer, covering_sample, repeat, run_case
 
@@ -188,6 +212,9 @@ def _check(options: argparse.Namespace) -> int:
         for topic in (*case.topics, "all"):
             counts[topic][outcome] += 1
     seconds = time.perf_counter() - start
+    if transfer:
+        _time(transfer.device, kernels, path, report)
+        counts["all"]["failed"] = len(failures)
     _write_json(path, {**report, "seconds": seconds})
 
     outcomes = ("passed", "refused", "failed")

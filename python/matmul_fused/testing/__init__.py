@@ -21,6 +21,7 @@ _HOMES = {
     "reference": ("Expected", "Figures", "assert_close", "bound", "compare", "expect"),
     "run": ("Outcome", "Transfer", "check", "expected_results", "repeat", "run_case"),
     "timing": ("Timing", "measure", "rotate"),
+    "speed": (),
     "rounding": ("round_to", "ulp"),
     "formulas": ("ACTIVATIONS", "GATED"),
     "covering": (),

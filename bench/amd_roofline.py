@@ -1,0 +1,114 @@
+"""docs/amd_roofline.svg: the modelled rate of the AMD kernels against arithmetic intensity. Nothing in it is a timing.
+
+    python bench/amd_roofline.py
+
+A point is a call of bench/amd_origami.py, bfloat16, a weight of (N, K): the products of the call in the time that
+explain() predicts for the kernel that it picks, on a simulated part. Intensity is operations for each byte of A, B and
+the result, each moved once. The full lines are what the model counts on: its memory, and the matrix cores at the clock
+that full tiles leave (csrc/plan/cost.c, csrc/gpu/amd_tiles.c); the broken ones AMD's nominal figures.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import amd_origami
+from picture import FAINT, INK, words
+
+PICTURE = amd_origami.ROOT / "docs/amd_roofline.svg"
+# Name; of the model: operations a second of the matrix cores; nominal ones; nominal bytes a second of the memory.
+PARTS = {
+    "gfx942": ("MI300X (gfx942)", 2048 * 304 * 1.2e9, 1307e12, 5.3e12),
+    "gfx950": ("MI355X (gfx950)", 4096 * 256 * 1.44e9, 2517e12, 8e12),
+}
+MEMORY = 4e12  # bytes a second, of the model
+COLOURS = {"16 or 32 rows": "#e08214", "128x128": "#5aae61", "256x128, 128x256": "#2166ac", "256x256": "#762a83"}
+WIDTH, HEIGHT, PANEL, LEFT, TOP, BOTTOM = 800, 400, 340, 46, 92, 44  # pixels; PANEL: of one part
+INTENSITIES, RATES = (0.5, 8000.0), (0.15e12, 4e15)
+
+
+def place(x: float, limits: tuple[float, float], pixels: float) -> float:
+    """Pixels from the low end, logarithmic."""
+    return math.log(x / limits[0]) / math.log(limits[1] / limits[0]) * pixels
+
+
+def group_of(kernel: str) -> str:
+    m, n, _ = amd_origami.tile_of(kernel)
+    return "16 or 32 rows" if m <= 32 else f"{m}x{n}" if m == n else "256x128, 128x256"
+
+
+class Panel:
+    def __init__(self, number: int, arch: str) -> None:
+        self.arch, self.left = arch, LEFT + number * (WIDTH - PANEL - LEFT - 14)
+        self.base = HEIGHT - BOTTOM
+
+    def point(self, intensity: float, rate: float) -> tuple[float, float]:
+        x = self.left + place(intensity, INTENSITIES, PANEL)
+        return round(x, 1), round(self.base - place(rate, RATES, self.base - TOP), 1)
+
+    def roof(self, compute: float, memory: float, dashes: str) -> str:
+        x0, y0 = self.point(INTENSITIES[0], memory * INTENSITIES[0])
+        x1, y1 = self.point(compute / memory, compute)
+        x2, _ = self.point(INTENSITIES[1], compute)
+        return f'<path d="M{x0} {y0}L{x1} {y1}H{x2}" fill="none" stroke="{INK}"{dashes}/>'
+
+    def axes(self) -> list[str]:
+        lines = []
+        for intensity in (1, 10, 100, 1000):
+            x, _ = self.point(intensity, RATES[0])
+            lines.append(f'<path d="M{x} {TOP}V{self.base}" stroke="{FAINT}"/>')
+            lines.append(words(x, self.base + 14, f"{intensity}", "middle", 11))
+        for rate in (1, 10, 100, 1000):
+            _, y = self.point(1, rate * 1e12)
+            lines.append(f'<path d="M{self.left} {y}H{self.left + PANEL}" stroke="{FAINT}"/>')
+            lines.append(words(self.left - 5, y + 4, f"{rate}", "end", 11))
+        lines.append(words(self.left + PANEL / 2, self.base + 32, "operations / byte", "middle", 11))
+        return lines
+
+    def draw(self, calls: list[dict[str, Any]]) -> list[str]:
+        name, compute, nominal, memory = PARTS[self.arch]
+        lines = [words(self.left, TOP - 8, f"{name}, Tflop/s, modelled", size=12), *self.axes()]
+        lines += [self.roof(compute, MEMORY, ""), self.roof(nominal, memory, ' stroke-dasharray="4 3"')]
+        for call in calls:
+            m, n, k = call["size"]
+            flops = 2 * m * n * k
+            x, y = self.point(flops / (2 * (m * k + n * k + m * n)), flops / call["seconds"])
+            lines.append(f'<circle cx="{x}" cy="{y}" r="2.5" fill="{COLOURS[group_of(call["picked"])]}"/>')
+        return lines
+
+
+def legend() -> list[str]:
+    lines, x = [], 12.0
+    for name, colour in COLOURS.items():
+        lines.append(f'<circle cx="{x + 4}" cy="52" r="4" fill="{colour}"/>')
+        lines.append(words(x + 12, 56, f"tiles of {name}", size=11))
+        x += 24 + 5.6 * len(f"tiles of {name}")
+    return lines
+
+
+def draw(calls: dict[str, list[dict[str, Any]]]) -> str:
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+        words(12, 20, "Modelled rate of the AMD kernels, bfloat16: predicted by the cost model, not measured", size=14),
+        words(12, 38, "full lines: what the model counts on; broken lines: AMD's nominal figures", size=11),
+        *legend(),
+    ]
+    for number, (arch, some) in enumerate(calls.items()):
+        lines += Panel(number, arch).draw(some)
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def main() -> None:
+    calls = {}
+    for arch in PARTS:
+        made = amd_origami.plans(arch)["calls"]
+        calls[arch] = [call for call in made if call["layout"] == "NT" and not re.search("simt", call["picked"])]
+    PICTURE.write_text(draw(calls))
+    print(f"{PICTURE}: {', '.join(f'{len(some)} calls on {arch}' for arch, some in calls.items())}")
+
+
+if __name__ == "__main__":
+    main()
