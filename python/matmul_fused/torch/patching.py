@@ -22,7 +22,7 @@ from torch import fx
 from . import rewriting
 from .activations import Activation, of_module
 from .choice import Choice, MeasuredLinear, measured_gate
-from .modules import FusedLinear, Packed, gate_times_up
+from .modules import FusedLinear, GateLinear, Packed, gate_times_up
 from .records import Record, Report
 
 WHEN = ("measured", "always", "never")
@@ -182,23 +182,34 @@ def _as_checked(linear: Any) -> bool:
     return type(linear) is torch.nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
 
 
+def _as_patched(linear: Any, kind: type) -> bool:
+    """As _as_checked, of a gate or up that is fused: hooks of parallelize_module may have come, see GateLinear."""
+    hooks = (*linear._forward_hooks.values(), *linear._forward_pre_hooks.values())
+    places = (str(getattr(hook, "__module__", "")) for hook in hooks)
+    return type(linear) is kind and all(place.startswith("torch.distributed.tensor.") for place in places)
+
+
 def _fuse_gate(module: Any, site: _Site, choice: Choice | None) -> None:
     gate_name, up_name, down_name = site.linears
     activation = _GATED_BY[site.activation.name]
 
     def forward(self: Any, x: Any) -> Any:
         gate, up = getattr(self, gate_name), getattr(self, up_name)
-        if not _as_checked(gate) or not _as_checked(up):
+        if not _as_patched(gate, GateLinear) or not _as_patched(up, torch.nn.Linear):
             return type(self).forward(self, x)
         keeper, choice = getattr(self, _PACKED), getattr(self, _CHOICE)
-        if choice is None:
-            hidden = gate_times_up(self, keeper, x, gate, up, activation)
-        else:
-            hidden = measured_gate(self, choice, keeper, x, (gate, up), activation)
+
+        def fused(x: Any) -> Any:
+            if choice is None:
+                return gate_times_up(self, keeper, x, gate, up, activation)
+            return measured_gate(self, choice, keeper, x, (gate, up), activation)
+
+        hidden = gate(x, fused=fused)
         return type(self).forward(self, x) if hidden is None else getattr(self, down_name)(hidden)
 
     setattr(module, _PACKED, Packed())
     setattr(module, _CHOICE, choice)
+    module.get_submodule(gate_name).__class__ = GateLinear
     module.forward = types.MethodType(forward, module)
 
 
@@ -236,6 +247,9 @@ def _restore(module: Any, site: _Site | None, act: Any) -> None:
     if site.form == "gate/up":
         for name in ("forward", _PACKED, _CHOICE):
             vars(module).pop(name, None)
+        gate = module.get_submodule(site.linears[0])
+        if type(gate) is GateLinear:
+            gate.__class__ = torch.nn.Linear
         return
     linear = module.get_submodule(site.linears[0])
     if type(linear) in (FusedLinear, MeasuredLinear):
