@@ -40,7 +40,8 @@ def _rule(x: Any, weight: Any, last: int) -> _Rule:
     if isinstance(weight, Shard) and weight.dim == 1:
         return _Rule(Shard(last), Shard(1), _WHOLE, Shard(last), Shard(1), _WHOLE, _SUM)
     if isinstance(x, Shard) and x.dim != last:
-        return _Rule(x, _WHOLE, _WHOLE, x, _SUM, _SUM, x)
+        part = Shard(x.dim)
+        return _Rule(part, _WHOLE, _WHOLE, part, _SUM, _SUM, part)
     return _Rule(*[_WHOLE] * 7)
 
 
