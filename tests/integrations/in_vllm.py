@@ -12,8 +12,8 @@ os.environ["MATMUL_FUSED_VLLM"] = "1"
 
 import torch
 import vllm.plugins
-from layers import assert_as_good, assert_on_page, clear, draw, fused, inputs, run_example
-from transformers import GPT2Config, OPTConfig
+from layers import HIDDEN, WIDTH, assert_as_good, assert_on_page, clear, draw, fused, inputs, opt, run_example
+from transformers import GPT2Config
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import init_distributed_environment, initialize_model_parallel
 
@@ -26,27 +26,6 @@ for name in ("gelu_new", "gelu_fast", "gelu_quick"):
 
 vllm.plugins.load_general_plugins()  # before its models are imported, as vLLM does
 MODELS = "vllm.model_executor.models."
-WIDTH, HIDDEN = 192, 512
-
-
-class NoAttention(torch.nn.Module):
-    def __init__(self, *_, **__):
-        super().__init__()
-
-    def forward(self, hidden_states):
-        return hidden_states
-
-
-def opt(module, activation="relu", before=True):
-    module.OPTAttention = NoAttention  # which needs a scheduler
-    config = OPTConfig(
-        hidden_size=WIDTH,
-        ffn_dim=HIDDEN,
-        num_attention_heads=4,
-        activation_function=activation,
-        do_layer_norm_before=before,
-    )
-    return module.OPTDecoderLayer(config, prefix="layers.0")
 
 
 # model, class, how one is made
