@@ -237,3 +237,11 @@ def test_mlp_runs_the_hooks_of_its_gate():
         hidden = F.silu(F.linear(2 * X, module.gate_proj.weight)) * F.linear(2 * X, module.up_proj.weight)
         assert torch.allclose(seen[0], hidden, atol=1e-5)
         assert torch.allclose(got, F.linear(3 * hidden, module.down_proj.weight), atol=1e-5)
+
+
+def test_mlp_takes_plain_layers_in_place_of_its_own():
+    module = FusedMLP(40, 56).eval()
+    with torch.no_grad():
+        wanted = module(X)
+        module.gate_proj.__class__ = torch.nn.Linear
+        assert torch.equal(module(X), wanted)

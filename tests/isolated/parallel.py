@@ -318,7 +318,7 @@ def main():
         torch._dynamo.reset()
         try:
             case()
-        except Exception:
+        except (Exception, pytest.fail.Exception):
             said[name] = traceback.format_exc()
             break  # the other process may wait for this one, in a collective of this case
         said[name] = ""

@@ -195,10 +195,14 @@ class FusedMLP(_DropsPacked):
             return self.down_proj(self.up_proj(x))
         packed = self._packed if self.prepack else None
         gate, up = self.gate_proj, self.up_proj
-        if not isinstance(gate, GateLinear) or not isinstance(up, torch.nn.Linear):  # LoRA, a quantised layer
+        if not isinstance(gate, torch.nn.Linear) or not isinstance(up, torch.nn.Linear):  # LoRA, a quantised layer
             kinds = " and ".join(type(part).__qualname__ for part in (gate, up))
-            raise TypeError(f"gate_proj and up_proj are {kinds}; FusedMLP has no rule for other layers than its own")
-        return self.down_proj(gate(x, fused=lambda x: gate_times_up(self, packed, x, gate, up, self.activation)))
+            raise TypeError(f"gate_proj and up_proj are {kinds}; FusedMLP has no rule for other layers than torch's")
+
+        def fused(x: Any) -> Any:
+            return gate_times_up(self, packed, x, gate, up, self.activation)
+
+        return self.down_proj(gate(x, fused=fused) if isinstance(gate, GateLinear) else fused(x))
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"
