@@ -1,8 +1,8 @@
 """What vLLM compiles, where no class of vllm.py has been before: linear layers and activations in its graphs.
 
 vLLM's own backend (compilation mode 3) is handed Dynamo's graph of a model, whatever its classes are. Before it splits
-that at the attention layers, the sites that match.py finds become the registered operator of matmul_fused.torch. A
-linear layer that LoRA adds to, that is quantised, or whose result is gathered has something else behind it, and is none.
+that at the attention layers, sites that match.py finds become the registered operator of matmul_fused.torch. A linear
+layer that LoRA adds to, that is quantised, or whose result is gathered has something else behind it, and is none.
 Role on the path of a call: none; it runs while vLLM compiles.
 """
 
@@ -32,7 +32,8 @@ _ORIGINAL = "_call_before_matmul_fused"
 def _accepted(site: Site) -> bool:
     """Is there a kernel for it? Remembered for the report."""
     first = site.linears[0]
-    weight, bias = (None if node is None else node.meta["example_value"] for node in (first.weight, first.bias))
+    weight: Any = first.weight
+    weight = weight.meta["example_value"]
     rows, width = reversed(weight.shape) if first.turned else weight.shape
     form, place = f"compiled graph, {site.spelled}", module_of(first.result)
     with torch._guards.tracing(None), torch._subclasses.fake_tensor.unset_fake_temporarily():
@@ -45,7 +46,7 @@ def _accepted(site: Site) -> bool:
             str(weight.device),
             rows * len(site.linears),
             width,
-            bias is not None,
+            first.bias is not None,
         )
 
 

@@ -1,8 +1,8 @@
 """`patch` and `unpatch`: fused calls in the modules of a model as it stands, and the report of what was done.
 
-A site is a module whose forward passes the result of a torch.nn.Linear to an activation and nowhere else. sites.py reads
-that in a symbolic trace of a forward with one argument, with every child as a black box, in training and in eval mode,
-or else in its source. Nothing is changed before all sites are known, and every change has its undo.
+A site is a module whose forward passes the result of a torch.nn.Linear to an activation and nowhere else. sites.py
+reads that in a symbolic trace of a forward with one argument, with every child as a black box, in training and in eval
+mode, or else in its source. Nothing is changed before all sites are known, and every change has its undo.
 """
 
 from __future__ import annotations
