@@ -210,7 +210,7 @@ def page(rows: list[Row]) -> str:
     lines += [
         "",
         "`residual` is the addition behind a linear layer, which `patch` does not see: it is in the forward of the",
-        "layer around it, as are the MLPs of OPT and Whisper. Mixtral's experts have 3-D weights and stay unfused.",
+        "layer around it. Mixtral's experts have 3-D weights and stay unfused.",
         "",
         "## Errors",
         "",

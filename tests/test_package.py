@@ -216,7 +216,8 @@ def test_stubs_match_the_package(tmp_path):
     names = [r"(_core|testing)\..*", r"report\.explain", r"integrations\.sglang\.FusedDualGemm@\d+"]
     # mypy does not look into torch, if it is there
     torch = importlib.util.find_spec("torch")
-    names += [r"torch\.functional\._\w+"] if torch else [r"(torch|integrations\.(seam|transformers))(\..*)?"]
+    hosts = r"(torch|integrations\.(seam|transformers|vllm_graph))(\..*)?"
+    names.append(r"torch\.(functional|sharded)\._\w+" if torch else hosts)
     allowed.write_text(rf"matmul_fused\.({'|'.join(names)})")
     options = ("--concise", "--allowlist", str(allowed), "--mypy-config-file", str(ROOT / "pyproject.toml"))
     done = python("-m", "mypy.stubtest", "matmul_fused", *options, check=False)

@@ -185,6 +185,15 @@ def test_checkpointing():
     assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
 
 
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (2, 0, 5)])
+def test_gradients_of_nothing(shape):
+    x, weight, bias = draw(*shape), draw(4, shape[-1]), draw(4)
+    linear(x, weight, bias, "gelu").sum().backward()
+    got = [tensor.grad for tensor in (x, weight, bias)]
+    wanted = torch.autograd.grad(F.gelu(F.linear(x, weight, bias)).sum(), (x, weight, bias))
+    assert all(torch.allclose(a, b) for a, b in zip(got, wanted, strict=True))
+
+
 @pytest.mark.parametrize("activation", ["gelu", "relu", "none", "swiglu"])
 def test_gradcheck_of_the_registered_operators(activation):
     x, weight, bias, up = draw(3, 5), draw(4, 5), draw(4), draw(4, 5, seed=1)

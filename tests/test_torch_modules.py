@@ -224,3 +224,24 @@ def test_mlp_notices_changed_weights():
 def test_mlp_refuses_names_of_one_weight():
     with pytest.raises(ValueError, match="means one weight for gate and up; FusedMLP keeps them apart"):
         FusedMLP(40, 56, activation="silu_and_mul")
+
+
+def test_mlp_runs_the_hooks_of_its_gate():
+    """By which it may be sharded: before, x; behind, what both layers make."""
+    module = FusedMLP(40, 56).eval()
+    seen = []
+    module.gate_proj.register_forward_pre_hook(lambda part, x: (2 * x[0],))
+    module.gate_proj.register_forward_hook(lambda part, x, h: seen.append(h) or 3 * h)
+    with torch.no_grad():
+        got = module(X)
+        hidden = F.silu(F.linear(2 * X, module.gate_proj.weight)) * F.linear(2 * X, module.up_proj.weight)
+        assert torch.allclose(seen[0], hidden, atol=1e-5)
+        assert torch.allclose(got, F.linear(3 * hidden, module.down_proj.weight), atol=1e-5)
+
+
+def test_mlp_takes_plain_layers_in_place_of_its_own():
+    module = FusedMLP(40, 56).eval()
+    with torch.no_grad():
+        wanted = module(X)
+        module.gate_proj.__class__ = torch.nn.Linear
+        assert torch.equal(module(X), wanted)

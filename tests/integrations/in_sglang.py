@@ -13,35 +13,14 @@ os.environ["MATMUL_FUSED_SGLANG"] = "1"
 import gpu_stubs  # noqa: F401  # before SGLang
 import sglang.srt.plugins as plugins
 import torch
-from layers import assert_as_good, assert_on_page, clear, draw, fused, inputs, run_example
-from transformers import GPT2Config, OPTConfig
+from layers import HIDDEN, WIDTH, assert_as_good, assert_on_page, clear, draw, fused, inputs, opt, run_example
+from transformers import GPT2Config
 
 from matmul_fused.integrations import seam
 from matmul_fused.integrations import sglang as plugin
 
 plugins.load_plugins()
 MODELS = "sglang.srt.models."
-WIDTH, HIDDEN = 192, 512
-
-
-class NoAttention(torch.nn.Module):
-    def __init__(self, *_, **__):
-        super().__init__()
-
-    def forward(self, hidden_states, forward_batch=None):
-        return hidden_states
-
-
-def opt(module, activation="relu", before=True):
-    module.OPTAttention = NoAttention  # which needs a scheduler
-    config = OPTConfig(
-        hidden_size=WIDTH,
-        ffn_dim=HIDDEN,
-        num_attention_heads=4,
-        activation_function=activation,
-        do_layer_norm_before=before,
-    )
-    return module.OPTDecoderLayer(config, prefix="layers.0")
 
 
 # model: the site in the report, how a layer is made

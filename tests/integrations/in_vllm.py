@@ -12,41 +12,22 @@ os.environ["MATMUL_FUSED_VLLM"] = "1"
 
 import torch
 import vllm.plugins
-from layers import assert_as_good, assert_on_page, clear, draw, fused, inputs, run_example
-from transformers import GPT2Config, OPTConfig
-from vllm.config import VllmConfig, set_current_vllm_config
+from layers import HIDDEN, WIDTH, assert_as_good, assert_on_page, clear, draw, fused, inputs, opt, run_example
+from transformers import FalconConfig, GPT2Config, GPTJConfig
+from vllm.config import VllmConfig, get_current_vllm_config, set_current_vllm_config
 from vllm.distributed import init_distributed_environment, initialize_model_parallel
 
 from matmul_fused.integrations import vllm as plugin
+from matmul_fused.integrations import vllm_graph
 
 # Operators of its GPU parts, which this build has not; its native forwards run.
 OPERATORS = torch.library.Library("_C", "FRAGMENT")
 for name in ("gelu_new", "gelu_fast", "gelu_quick"):
     OPERATORS.define(f"{name}(Tensor! out, Tensor input) -> ()")
+OPERATORS.define("rotary_embedding(Tensor! query) -> ()")  # whose name a pass of its backend asks for
 
 vllm.plugins.load_general_plugins()  # before its models are imported, as vLLM does
 MODELS = "vllm.model_executor.models."
-WIDTH, HIDDEN = 192, 512
-
-
-class NoAttention(torch.nn.Module):
-    def __init__(self, *_, **__):
-        super().__init__()
-
-    def forward(self, hidden_states):
-        return hidden_states
-
-
-def opt(module, activation="relu", before=True):
-    module.OPTAttention = NoAttention  # which needs a scheduler
-    config = OPTConfig(
-        hidden_size=WIDTH,
-        ffn_dim=HIDDEN,
-        num_attention_heads=4,
-        activation_function=activation,
-        do_layer_norm_before=before,
-    )
-    return module.OPTDecoderLayer(config, prefix="layers.0")
 
 
 # model, class, how one is made
@@ -62,6 +43,15 @@ LAYERS = {
     "opt": ("OPTDecoderLayer", opt),
     "opt after": ("OPTDecoderLayer", lambda m: opt(m, "gelu", before=False)),
     "gpt2": ("GPT2MLP", lambda m: m.GPT2MLP(HIDDEN, GPT2Config(n_embd=WIDTH), prefix="h.0.mlp")),
+}
+
+
+# Classes that the plugin does not name: compiled by vLLM's own backend.
+FALCON = FalconConfig(hidden_size=WIDTH, bias=False)
+COMPILED = {
+    "falcon": ("gelu", lambda m: m.FalconMLP(FALCON, prefix="h.0.mlp")),
+    "gpt_j": ("gelu_tanh", lambda m: m.GPTJMLP(HIDDEN, GPTJConfig(n_embd=WIDTH), prefix="h.0.mlp")),
+    "internlm2": ("silu", lambda m: m.InternLM2MLP(WIDTH, HIDDEN, "silu", prefix="0.mlp")),
 }
 
 
@@ -86,7 +76,7 @@ def made(name, dtype=torch.float32):
     module = importlib.import_module(MODELS + name.split()[0])
     torch.set_default_dtype(dtype)
     try:
-        layer = draw(LAYERS[name][1](module))
+        layer = draw((LAYERS | COMPILED)[name][1](module))
     finally:
         torch.set_default_dtype(torch.float32)
     for part in layer.modules():
@@ -289,6 +279,7 @@ import vllm.plugins
 vllm.plugins.load_general_plugins()
 from vllm.model_executor.models.llama import LlamaMLP
 from matmul_fused.integrations import vllm as plugin
+from matmul_fused.integrations import vllm_graph
 assert plugin._ORIGINAL not in vars(LlamaMLP)
 assert not any(isinstance(finder, plugin._Finder) for finder in sys.meta_path)
 """
@@ -298,6 +289,103 @@ def test_an_unknown_version_is_a_warning_and_no_change():
     done = subprocess.run([sys.executable, "-c", UNKNOWN], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "vLLM 0.99.1 was not tried, only 0.33; nothing is changed" in done.stdout + done.stderr
+
+
+class Model(torch.nn.Module):
+    """Without the None that some layers return."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.mlp = layer
+
+    def forward(self, x):
+        out = self.mlp(x)
+        return out[0] if isinstance(out, tuple) else out
+
+
+def compiled_by_vllm(layer):
+    """By the backend that compiles a model at its level 3; the graphs that it was handed."""
+    from vllm.compilation import backends, monitor
+
+    monitor.torch_compile_start_time = 0.0
+    config = get_current_vllm_config()
+    config.compilation_config.compile_sizes = []
+    backend, graphs = backends.VllmBackend(config, prefix="model"), []
+
+    def look(graph, inputs):
+        run = backend(graph, inputs)
+        graphs.append(graph)
+        return run
+
+    run = torch.compile(Model(layer), backend=look, fullgraph=True)
+
+    def call(x):
+        torch._dynamo.mark_dynamic(x, 0)  # as vLLM does
+        return run(x)
+
+    return call, graphs
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", COMPILED)
+def test_other_classes_are_fused_in_the_graph(name, dtype, tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    layer, exact = made(name, dtype), made(name, torch.float64)
+    compiled, graphs = compiled_by_vllm(layer)
+    for rows in (65, 9):
+        x = inputs(rows, WIDTH, dtype)
+        ours, theirs = compiled(x), Model(layer)(x)
+        assert_as_good(ours, theirs, Model(exact)(x.double()))
+    (graph,) = graphs
+    assert sum("matmul_fused" in str(node.target) for node in graph.graph.nodes) == 1
+    assert fused("vllm") == {"compiled graph": True}
+    (row,) = plugin.report()
+    assert row.form == f"compiled graph, {COMPILED[name][0]}"
+
+
+def test_lora_in_the_graph_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    layer, x = made("gpt_j"), inputs(5, WIDTH, torch.float32)
+    base = layer.fc_in.quant_method.apply
+    layer.fc_in.quant_method.apply = lambda *arguments: base(*arguments).add_(x.sum(-1, keepdim=True))
+    compiled, graphs = compiled_by_vllm(layer)
+    torch.testing.assert_close(compiled(x), layer(x))
+    assert not any("matmul_fused" in str(node.target) for node in graphs[0].graph.nodes)
+    assert plugin.report() == []
+
+
+def test_a_graph_that_cannot_be_rewritten_is_a_warning(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    calls = []
+
+    def fails(*arguments):
+        calls.append(arguments)
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(vllm_graph, "fuse", fails)
+    layer, x = made("gpt_j"), inputs(5, WIDTH, torch.float32)
+    compiled, _ = compiled_by_vllm(layer)
+    torch.testing.assert_close(compiled(x), layer(x))
+    assert len(calls) == 1
+    assert "a graph of vLLM is compiled as it is" in [record.getMessage() for record in caplog.records]
+
+
+def test_the_caches_of_vllm_name_the_package(monkeypatch):
+    """An artifact with our operators is not found without us, nor one of another build of ours."""
+    config = VllmConfig()
+    own, ours = VllmConfig.compute_hash.__wrapped__(config), config.compute_hash()
+    assert own != ours == config.compute_hash()
+    assert len(own) == len(ours)
+
+    class Config:
+        compute_hash = VllmConfig.compute_hash.__wrapped__
+
+    vllm_graph.key_caches(Config)
+    assert Config.compute_hash(config) == ours
+    monkeypatch.setattr(vllm_graph, "_installed", lambda: "another")
+    Config.compute_hash = VllmConfig.compute_hash.__wrapped__
+    vllm_graph.key_caches(Config)
+    assert Config.compute_hash(config) not in (own, ours)
 
 
 def test_the_report():

@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import torch
+from transformers import OPTConfig
 
 from matmul_fused.integrations import seam
+
+WIDTH, HIDDEN = 192, 512
 
 
 def draw(module, seed=0):
@@ -20,6 +23,29 @@ def draw(module, seed=0):
             values = torch.randn(parameter.shape, generator=generator, dtype=torch.float32) * scale
             parameter.copy_(values.to(torch.bfloat16))  # the same in every dtype
     return module
+
+
+class NoAttention(torch.nn.Module):
+    """In place of an attention that needs a scheduler."""
+
+    def __init__(self, *_, **__):
+        super().__init__()
+
+    def forward(self, hidden_states, forward_batch=None):
+        return hidden_states
+
+
+def opt(module, activation="relu", before=True):
+    """The decoder layer of the host's module of OPT."""
+    module.OPTAttention = NoAttention
+    config = OPTConfig(
+        hidden_size=WIDTH,
+        ffn_dim=HIDDEN,
+        num_attention_heads=4,
+        activation_function=activation,
+        do_layer_norm_before=before,
+    )
+    return module.OPTDecoderLayer(config, prefix="layers.0")
 
 
 def inputs(rows, width, dtype):

@@ -24,7 +24,8 @@ from common import Generic
 import matmul_fused as mf
 
 # Modules that need another library: how their names begin, and which.
-HOSTS = {"torch": "torch", "jax": "jax", "integrations.seam": "torch", "integrations.transformers": "torch"}
+HOSTS = {"torch": "torch", "jax": "jax"}
+HOSTS |= {f"integrations.{name}": "torch" for name in ("seam", "transformers", "vllm_graph")}
 
 
 def converters():

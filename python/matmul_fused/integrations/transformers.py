@@ -22,7 +22,8 @@ import torch
 
 from matmul_fused.torch import linear
 from matmul_fused.torch.activations import of_module
-from matmul_fused.torch.patching import _GATED_BY, _as_checked, _check_hooks, _check_linear, _Left
+from matmul_fused.torch.patching import _GATED_BY, _as_checked, _check_hooks, _check_linear
+from matmul_fused.torch.sites import Left
 
 _DEVICES = ("cpu", "cuda", "rocm")
 
@@ -102,7 +103,7 @@ def _fits(module: Any) -> bool:
         for name, part in zip(names, linears, strict=True):
             _check_linear(name, part, Counter())
         _check_hooks(act, getattr(module, act))
-    except _Left:
+    except Left:
         return False
     same = len({part.bias is None for part in linears}) == 1
     return same and _spelled(getattr(module, act)) in _GATED_BY

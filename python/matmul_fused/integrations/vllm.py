@@ -1,7 +1,8 @@
 """The plugin of vLLM: with MATMUL_FUSED_VLLM=1 its MLPs run a linear layer and the activation as one call.
 
 vLLM calls `register` in each of its processes (entry point group vllm.general_plugins). It changes the forward of the
-classes named below, of those that are imported already and of others when they are; nothing else of vLLM.
+classes named below, of those that are imported already and of others when they are, and what vLLM's own backend
+compiles (vllm_graph.py); nothing else of vLLM.
 Exceptions never reach vLLM, whose loader does not catch them: a version that was not tried, or parts that are not where
 they were, are a warning and no change.
 """
@@ -14,6 +15,7 @@ import importlib.machinery
 import importlib.metadata
 import logging
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +28,7 @@ TRIED = ("0.33",)
 """The versions whose layers and forwards were read, and run by the tests."""
 
 _MODELS = "vllm.model_executor.models."
+_BACKENDS = "vllm.compilation.backends"
 # Attributes by which a forward finds its layers -> the classes whose forward has the linear layer's result go to the
 # activation alone, and that to the last layer. OPT's decoder layer has more in it, which is left as it is.
 _CLASSES: dict[tuple[str, str, str], str] = {
@@ -122,12 +125,29 @@ def _hooked(original: Any, hook: Any) -> Any:
     return forward
 
 
+def _change_backend(module: ModuleType) -> None:
+    try:
+        from . import vllm_graph
+
+        vllm_graph.change(module)
+    except Exception:
+        logger.warning("vLLM's %s is left as it is", module.__name__, exc_info=True)
+
+
+def _changes() -> dict[str, Callable[[ModuleType], None]]:
+    """module -> what is done when it is there."""
+    made: dict[str, Callable[[ModuleType], None]] = {_BACKENDS: _change_backend}
+    for name, kinds in classes().items():
+        made[name] = functools.partial(_change, kinds=kinds)
+    return made
+
+
 class _Loader(importlib.abc.Loader):
     """Runs a module as its own loader does, then changes its classes."""
 
-    def __init__(self, real: Any, kinds: dict[str, tuple[str, str, str]]) -> None:
+    def __init__(self, real: Any, change: Callable[[ModuleType], None]) -> None:
         self._real = real
-        self._kinds = kinds
+        self._change = change
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -137,22 +157,22 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._real.exec_module(module)
-        _change(module, self._kinds)
+        self._change(module)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Notices the import of vLLM's models."""
+    """Notices the import of vLLM's models, and of its backend."""
 
     def __init__(self) -> None:
-        self._modules = classes()
+        self._changes = _changes()
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        kinds = self._modules.get(fullname)
-        if kinds is None:
+        change = self._changes.get(fullname)
+        if change is None:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, kinds)
+            spec.loader = _Loader(spec.loader, change)
         return spec
 
 
@@ -168,11 +188,16 @@ def register() -> None:
         if any(isinstance(finder, _Finder) for finder in sys.meta_path):
             return
         _host()  # all parts are there, before anything is changed
+        from vllm.config import VllmConfig
+
+        from .vllm_graph import key_caches
+
+        key_caches(VllmConfig)
         finder = _Finder()
         sys.meta_path.insert(0, finder)
-        for name, kinds in classes().items():
+        for name, change in _changes().items():
             if name in sys.modules:
-                _change(sys.modules[name], kinds)
+                change(sys.modules[name])
         logger.info("vLLM %s: %d classes may fuse", version, sum(map(len, classes().values())))
     except Exception:
         logger.warning("matmul_fused changes nothing in vLLM", exc_info=True)

@@ -261,7 +261,7 @@ def _measured(site: Site, inner: Any, compiler: Callable[[Any, Any], Any]) -> me
 # --- records ---
 
 
-def _path(node: fx.Node) -> str:
+def module_of(node: fx.Node) -> str:
     """Name of the module that a node was traced in."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
     return re.sub(r"^L\['\w+'\]\.?", "", stack[-1][0]) if stack else ""
@@ -270,7 +270,7 @@ def _path(node: fx.Node) -> str:
 def _split(linear: Linear) -> tuple[str, str]:
     """(the module that has the linear, its name there)"""
     stack = list(linear.result.meta.get("nn_module_stack", {}).values())
-    path = _path(linear.result)
+    path = module_of(linear.result)
     if not stack or not any(word in getattr(stack[-1][1], "__name__", "") for word in ("Linear", "Conv1D")):
         return path, ""
     return path.rpartition(".")[0], path.rpartition(".")[2]
@@ -285,4 +285,4 @@ def _record(site: Site, decision: measure.Decision) -> Record:
 
 
 def _record_left(left: Left) -> Record:
-    return Record(_path(left.node), "linear", left.spelled, False, left.why)
+    return Record(module_of(left.node), "linear", left.spelled, False, left.why)

@@ -64,9 +64,13 @@ class Choice:
     def takes_ours(self, x: Any, tensors: _Tensors, forms: Forms) -> bool:
         """Does our form run for x? Measures what was not measured before, where that is safe."""
         if torch.compiler.is_compiling():
-            return self.ours_in_traces
+            return self.ours_in_traces or hasattr(x, "placements")
         weight = tensors[0]
-        if type(x) not in (torch.Tensor, torch.nn.Parameter) or x.shape[-1:] != weight.shape[1:] or not x.numel():
+        if type(x) not in (torch.Tensor, torch.nn.Parameter):
+            if hasattr(x, "placements"):  # a DTensor: all processes have to decide alike
+                self.skipped = "not measured: sharded"
+            return True
+        if x.shape[-1:] != weight.shape[1:] or not x.numel():
             return True
         if x.device != weight.device or x.layout != torch.strided:
             return True

@@ -55,7 +55,7 @@ def linear(
             if result is not NotImplemented:
                 return result
     except TypeError:
-        if not _for_dispatcher(x, weight, bias) and not isinstance(weight, tuple):
+        if not _for_dispatcher(x, weight, bias) and not _distributed(x, weight, bias) and not isinstance(weight, tuple):
             _check_types(x, weight, bias)
             raise
     except ValueError as error:
@@ -107,6 +107,17 @@ def _for_dispatcher(*operands: Any) -> bool:
     )
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter, type(None))
+
+
+def _distributed(*operands: Any) -> bool:
+    """Is one of them a DTensor, or a tensor that a collective still writes to? Told without importing their classes."""
+    return any(
+        type(operand) not in _PLAIN and (hasattr(operand, "placements") or hasattr(operand, "trigger_wait"))
+        for operand in operands
+    )
+
+
 def _check_transforms(*tensors: Any) -> None:
     """Refuse what would lose a derivative."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -150,6 +161,10 @@ def _general(x: Any, weight: Any, bias: Any, activation: Any, gate_layout: str |
 
 def _chosen(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, activation: Activation) -> Any:
     tensors = (x, weight, bias, up, up_bias)
+    if _distributed(*tensors):
+        from . import sharded
+
+        return sharded.call(*tensors, activation, _chosen)
     recorded = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
     if _tracing() or _modes() or _for_dispatcher(*tensors):
         arguments = (*tensors, activation.name, list(activation.parameters), activation.gate_layout)

@@ -139,11 +139,19 @@ class FusedLinear(_DropsPacked, torch.nn.Linear):  # type: ignore[misc]
         return f"{super().extra_repr()}, activation={self.activation!r}"
 
 
+class GateLinear(torch.nn.Linear):  # type: ignore[misc]
+    """The gate of a fused MLP: a call of it may compute more, between its hooks, by which it may be sharded."""
+
+    def forward(self, x: Any, fused: Any = None) -> Any:
+        return super().forward(x) if fused is None else fused(x)
+
+
 class FusedMLP(_DropsPacked):
     """The MLP of a transformer in two calls: down_proj(activation(x)), or down_proj(act(gate_proj(x)) * up_proj(x)).
 
     With a gated activation (the default, Llama's) it has gate_proj, up_proj and down_proj, else up_proj and down_proj:
-    the state_dict is that of torch.nn.Linear modules of these names. Prepacked weights as in FusedLinear.
+    the state_dict is that of torch.nn.Linear modules of these names. Prepacked weights as in FusedLinear. Hooks of
+    gate_proj get x and the product of both; those of up_proj do not run.
     """
 
     def __init__(
@@ -166,7 +174,7 @@ class FusedMLP(_DropsPacked):
         make: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         self.gated = found.gated
         if found.gated:
-            self.gate_proj = torch.nn.Linear(in_features, hidden_features, **make)
+            self.gate_proj = GateLinear(in_features, hidden_features, **make)
             self.up_proj = torch.nn.Linear(in_features, hidden_features, **make)
         else:
             self.up_proj = FusedLinear(in_features, hidden_features, **make, activation=found.spec, prepack=prepack)
@@ -186,7 +194,15 @@ class FusedMLP(_DropsPacked):
         if not self.gated:
             return self.down_proj(self.up_proj(x))
         packed = self._packed if self.prepack else None
-        return self.down_proj(gate_times_up(self, packed, x, self.gate_proj, self.up_proj, self.activation))
+        gate, up = self.gate_proj, self.up_proj
+        if not isinstance(gate, torch.nn.Linear) or not isinstance(up, torch.nn.Linear):  # LoRA, a quantised layer
+            kinds = " and ".join(type(part).__qualname__ for part in (gate, up))
+            raise TypeError(f"gate_proj and up_proj are {kinds}; FusedMLP has no rule for other layers than torch's")
+
+        def fused(x: Any) -> Any:
+            return gate_times_up(self, packed, x, gate, up, self.activation)
+
+        return self.down_proj(gate(x, fused=fused) if isinstance(gate, GateLinear) else fused(x))
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"

@@ -123,6 +123,11 @@ def plain(x: Any, weight: Any) -> Any:
     return linear(x, weight, None, None, None, "none", [], None)
 
 
+def _rows(tensor: Any) -> Any:
+    """All axes but the last as one, which a -1 would not find of no elements."""
+    return tensor.flatten(0, -2) if tensor.dim() > 1 else tensor[None]
+
+
 def backward(ctx: Any, d: Any, x: Any, weight: Any, up: Any, kept: Any, gemm: Any) -> tuple[Any, ...]:
     """Gradients of x, weight, bias, up and up_bias, as far as they are wanted; gemm(x, weight) is x @ weight.T."""
     wanted = ctx.needs_input_grad
@@ -139,9 +144,9 @@ def backward(ctx: Any, d: Any, x: Any, weight: Any, up: Any, kept: Any, gemm: An
         if up is not None:
             dx = dx + gemm(parts[1][1], up.t())
     gradients = [dx]
-    rows = x.reshape(-1, x.shape[-1])
+    rows = _rows(x)
     for number, (_, part) in enumerate(parts):
-        flat = part.reshape(-1, part.shape[-1])
+        flat = _rows(part)
         gradients.append(gemm(flat.t(), rows.t()) if wanted[1 + 2 * number] else None)
         gradients.append(part.sum_to_size(ctx.bias_shapes[number]) if wanted[2 + 2 * number] else None)
     return tuple([*gradients, None, None][:5])

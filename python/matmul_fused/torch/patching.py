@@ -1,35 +1,28 @@
 """`patch` and `unpatch`: fused calls in the modules of a model as it stands, and the report of what was done.
 
-A site is a module whose forward takes one argument and passes the result of a torch.nn.Linear to an activation and
-nowhere else. That is read from a symbolic trace of this forward, with every child as a black box, in training and in
-eval mode; what cannot be traced is left alone. Nothing is changed before all sites are known, and every change has its
-undo.
+A site is a module whose forward passes the result of a torch.nn.Linear to an activation and nowhere else. sites.py
+reads that in a symbolic trace of a forward with one argument, with every child as a black box, in training and in eval
+mode, or else in its source. Nothing is changed before all sites are known, and every change has its undo.
 """
 
 from __future__ import annotations
 
-import inspect
-import operator
 import types
 import weakref
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import fx
 
 from . import rewriting
 from .activations import Activation, of_module
 from .choice import Choice, MeasuredLinear, measured_gate
-from .modules import FusedLinear, Packed, gate_times_up
+from .modules import FusedLinear, GateLinear, Packed, gate_times_up
 from .records import Record, Report
+from .sites import Left, Site, graphs, sites_of
 
 WHEN = ("measured", "always", "never")
-
-
-class _Left(Exception):  # noqa: N818  # no error: the reason for which a site is left alone
-    pass
 
 
 # --- the sites of a module ---
@@ -42,9 +35,9 @@ def _kind(module: Any) -> str:
 def _check_hooks(name: str, module: Any) -> None:
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     if any(getattr(module, kind) for kind in hooks):
-        raise _Left(f"{name} has hooks")
+        raise Left(f"{name} has hooks")
     if "forward" in vars(module):
-        raise _Left(f"{name}: its forward was replaced")
+        raise Left(f"{name}: its forward was replaced")
 
 
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -53,109 +46,18 @@ _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 def _check_linear(name: str, module: Any, uses: Counter[int]) -> None:
     """Leave what is more than a plain nn.Linear: LoRA, quantised and sharded weights, hooks, shared modules."""
     if type(module) is not torch.nn.Linear:
-        raise _Left(f"{name} is a {_kind(module)}, not a torch.nn.Linear")
+        raise Left(f"{name} is a {_kind(module)}, not a torch.nn.Linear")
     _check_layer(name, module, uses)
 
 
 def _check_layer(name: str, module: Any, uses: Counter[int]) -> None:
     if type(module.weight) is not torch.nn.Parameter:
-        raise _Left(f"the weight of {name} is a {_kind(module.weight)}, not a plain parameter")
+        raise Left(f"the weight of {name} is a {_kind(module.weight)}, not a plain parameter")
     if module.weight.dtype not in _DTYPES or module.weight.layout != torch.strided:
-        raise _Left(f"the weight of {name} is {module.weight.dtype}, {module.weight.layout}")
+        raise Left(f"the weight of {name} is {module.weight.dtype}, {module.weight.layout}")
     _check_hooks(name, module)
     if uses[id(module)] > 1:
-        raise _Left(f"{name} is a part of several modules")
-
-
-class _Tracer(fx.Tracer):  # type: ignore[misc]
-    """Traces one forward; every module in it is a black box."""
-
-    def is_leaf_module(self, module: Any, qualified_name: str) -> bool:
-        return True
-
-
-def _graph(module: torch.nn.Module) -> Any:
-    parameters = list(inspect.signature(module.forward).parameters.values())
-    if len(parameters) != 1 or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        raise _Left("its forward takes more than one argument")
-    try:
-        return _Tracer().trace(module)
-    except Exception as error:  # any code of a model runs here
-        said = str(error).strip().splitlines() or [""]
-        raise _Left(f"its forward cannot be traced: {type(error).__name__}: {said[0]}") from error
-
-
-def _graphs(module: torch.nn.Module) -> list[Any]:
-    """The forward of a module as graphs: in training and in eval mode."""
-    before = dict(vars(module))
-    try:
-        graphs = []
-        for module.training in (True, False):  # of this module alone
-            graphs.append(_graph(module))
-            after = vars(module)
-            if after.keys() != before.keys() or any(
-                after[name] is not before[name] for name in before if name != "training"
-            ):
-                raise _Left("its forward sets attributes")
-        return graphs
-    finally:
-        vars(module).clear()
-        vars(module).update(before)
-
-
-@dataclass(frozen=True)
-class _Site:
-    form: str
-    linears: tuple[str, ...]
-    act: str
-    activation: Activation
-
-
-def _children_used_once(graph: Any) -> dict[str, Any]:
-    """target -> node, for children that are called at one place, on one argument."""
-    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
-    return {
-        node.target: node
-        for node in graph.nodes
-        if node.op == "call_module" and calls[node.target] == 1 and len(node.args) == 1 and not node.kwargs
-    }
-
-
-def _only(values: Any) -> Any:
-    """The one value there is, or None."""
-    (value,) = list(values) if len(values) == 1 else (None,)
-    return value
-
-
-def _gate(graph: Any, act: Any, nodes: dict[str, Any]) -> tuple[str, ...] | None:
-    """(gate, up, down) if the whole graph is down(act(gate(x)) * up(x))."""
-    gate, product = act.args[0], _only(act.users)
-    if product is None or product.target is not operator.mul or product.kwargs:
-        return None
-    up, down = _only([other for other in product.args if other is not act]), _only(product.users)
-    if any(node not in nodes.values() for node in (up, down)) or len(up.users) != 1:
-        return None
-    if gate.args != up.args or gate.args[0].op != "placeholder":
-        return None
-    (output,) = [node for node in graph.nodes if node.op == "output"]
-    if output.args != (down,) or len(graph.nodes) != 7:
-        return None
-    return gate.target, up.target, down.target
-
-
-def _sites_of(graph: Any, acts: dict[str, Activation]) -> set[_Site]:
-    nodes = _children_used_once(graph)
-    found = set()
-    for name, activation in acts.items():
-        if name not in nodes:
-            continue
-        act = nodes[name]
-        source = act.args[0]
-        if source not in nodes.values() or len(source.users) != 1 or source.target in acts:
-            continue
-        gate = _gate(graph, act, nodes)
-        found.add(_Site("gate/up" if gate else "linear", gate or (source.target,), name, activation))
-    return found
+        raise Left(f"{name} is a part of several modules")
 
 
 def _looks_linear(module: torch.nn.Module) -> bool:
@@ -182,27 +84,38 @@ def _as_checked(linear: Any) -> bool:
     return type(linear) is torch.nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
 
 
-def _fuse_gate(module: Any, site: _Site, choice: Choice | None) -> None:
+def _as_patched(linear: Any, kind: type) -> bool:
+    """As _as_checked, of a gate or up that is fused: hooks of parallelize_module may have come, see GateLinear."""
+    hooks = (*linear._forward_hooks.values(), *linear._forward_pre_hooks.values())
+    places = (str(getattr(hook, "__module__", "")) for hook in hooks)
+    return type(linear) is kind and all(place.startswith("torch.distributed.tensor.") for place in places)
+
+
+def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
     gate_name, up_name, down_name = site.linears
     activation = _GATED_BY[site.activation.name]
 
     def forward(self: Any, x: Any) -> Any:
         gate, up = getattr(self, gate_name), getattr(self, up_name)
-        if not _as_checked(gate) or not _as_checked(up):
+        if not _as_patched(gate, GateLinear) or not _as_patched(up, torch.nn.Linear):
             return type(self).forward(self, x)
         keeper, choice = getattr(self, _PACKED), getattr(self, _CHOICE)
-        if choice is None:
-            hidden = gate_times_up(self, keeper, x, gate, up, activation)
-        else:
-            hidden = measured_gate(self, choice, keeper, x, (gate, up), activation)
+
+        def fused(x: Any) -> Any:
+            if choice is None:
+                return gate_times_up(self, keeper, x, gate, up, activation)
+            return measured_gate(self, choice, keeper, x, (gate, up), activation)
+
+        hidden = gate(x, fused=fused)
         return type(self).forward(self, x) if hidden is None else getattr(self, down_name)(hidden)
 
     setattr(module, _PACKED, Packed())
     setattr(module, _CHOICE, choice)
+    module.get_submodule(gate_name).__class__ = GateLinear
     module.forward = types.MethodType(forward, module)
 
 
-def _fuse_linear(module: Any, site: _Site, choice: Choice | None) -> None:
+def _fuse_linear(module: Any, site: Site, choice: Choice | None) -> None:
     linear, act = module.get_submodule(site.linears[0]), module.get_submodule(site.act)
     linear.__class__ = FusedLinear if choice is None else MeasuredLinear
     linear._set(site.activation, None, True)
@@ -220,7 +133,7 @@ def _fuse_rewrite(module: Any, site: rewriting.Rewrite, spelled: str, when: str)
     sites.append((None, None, choice))
 
 
-def _fuse(module: Any, site: _Site | rewriting.Rewrite, spelled: str, when: str) -> None:
+def _fuse(module: Any, site: Site | rewriting.Rewrite, spelled: str, when: str) -> None:
     if isinstance(site, rewriting.Rewrite):
         _fuse_rewrite(module, site, spelled, when)
         return
@@ -230,12 +143,15 @@ def _fuse(module: Any, site: _Site | rewriting.Rewrite, spelled: str, when: str)
     (_fuse_gate if site.form == "gate/up" else _fuse_linear)(module, site, choice)
 
 
-def _restore(module: Any, site: _Site | None, act: Any) -> None:
+def _restore(module: Any, site: Site | None, act: Any) -> None:
     if site is None:  # rewriting.py has undone it
         return
     if site.form == "gate/up":
         for name in ("forward", _PACKED, _CHOICE):
             vars(module).pop(name, None)
+        gate = module.get_submodule(site.linears[0])
+        if type(gate) is GateLinear:
+            gate.__class__ = torch.nn.Linear
         return
     linear = module.get_submodule(site.linears[0])
     if type(linear) in (FusedLinear, MeasuredLinear):
@@ -251,9 +167,9 @@ def _spell(activation: Activation) -> str:
 
 def _plan(
     name: str, module: torch.nn.Module, uses: Counter[int], when: str
-) -> list[tuple[_Site | rewriting.Rewrite | None, Record]]:
+) -> list[tuple[Site | rewriting.Rewrite | None, Record]]:
     """The sites of one module, with what would become of them; a new forward only where that fuses more."""
-    swaps: list[tuple[_Site | rewriting.Rewrite | None, Record]] = [*_plan_swaps(name, module, uses)]
+    swaps: list[tuple[Site | rewriting.Rewrite | None, Record]] = [*_plan_swaps(name, module, uses)]
     done = any(record.fused for _, record in swaps)
     if any(record.fused and record.form == "gate/up" for _, record in swaps) or (done and when == "measured"):
         return swaps
@@ -264,7 +180,7 @@ def _plan(
 
 def _plan_rewrite(
     name: str, module: torch.nn.Module, uses: Counter[int]
-) -> list[tuple[_Site | rewriting.Rewrite | None, Record]]:
+) -> list[tuple[Site | rewriting.Rewrite | None, Record]]:
     """The sites of a new forward; the first one carries it."""
 
     def layer(child: str) -> Any:
@@ -275,7 +191,7 @@ def _plan_rewrite(
             if found is None:
                 return of_module(part)
             _check_layer(child, part, uses)
-        except _Left:
+        except Left:
             return None
         return found
 
@@ -283,8 +199,8 @@ def _plan_rewrite(
         return []
     try:
         _check_hooks("it", module)
-        made = rewriting.plan(_graphs(module), module, layer)
-    except _Left:
+        made = rewriting.plan(graphs(module), module, layer)
+    except Left:
         return []
     if made is None:
         return []
@@ -293,7 +209,7 @@ def _plan_rewrite(
     return [(rewrite, record) for record in records]
 
 
-def _plan_swaps(name: str, module: torch.nn.Module, uses: Counter[int]) -> list[tuple[_Site | None, Record]]:
+def _plan_swaps(name: str, module: torch.nn.Module, uses: Counter[int]) -> list[tuple[Site | None, Record]]:
     """The sites of one module that need no new forward, or one for a gate, with what would become of them."""
     acts = {child: act for child, part in module.named_children() if (act := of_module(part))}
     if not acts or not any(_looks_linear(part) for part in module.children()):
@@ -301,36 +217,36 @@ def _plan_swaps(name: str, module: torch.nn.Module, uses: Counter[int]) -> list[
     words = "; ".join(_spell(activation) for activation in acts.values())
     try:
         _check_hooks("it", module)
-        train, evaluated = (_sites_of(graph, acts) for graph in _graphs(module))
-    except _Left as left:
+        found = sites_of(module, acts)
+    except Left as left:
         return [(None, Record(name, "linear", words, False, str(left)))]
-    sites = sorted(train & evaluated, key=lambda site: list(acts).index(site.act))
+    sites = sorted(found, key=lambda site: list(acts).index(site.act))
     if not sites:
         return [(None, Record(name, "linear", words, False, "no linear goes to the activation alone"))]
-    planned: list[tuple[_Site | None, Record]] = []
+    planned: list[tuple[Site | None, Record]] = []
     for site in sites:
         spelled = _spell(site.activation)
         try:
             _check_site(module, site, uses)
-        except _Left as left:
+        except Left as left:
             planned.append((None, Record(name, site.form, spelled, False, str(left))))
         else:
             planned.append((site, Record(name, site.form, spelled, True, " + ".join((*site.linears[:2], site.act)))))
     return planned
 
 
-def _check_site(module: torch.nn.Module, site: _Site, uses: Counter[int]) -> None:
+def _check_site(module: torch.nn.Module, site: Site, uses: Counter[int]) -> None:
     act = module.get_submodule(site.act)
     if site.form == "gate/up":
         if site.activation.name not in _GATED_BY:
-            raise _Left(f"there is no gated form of {site.activation.name}")
+            raise Left(f"there is no gated form of {site.activation.name}")
         for linear in site.linears[:2]:
             _check_linear(linear, module.get_submodule(linear), uses)
     else:
         _check_linear(site.linears[0], module.get_submodule(site.linears[0]), uses)
     _check_hooks(site.act, act)
     if sum(part is act for part in module._modules.values()) > 1:
-        raise _Left(f"{site.act} has another name in the module, too")
+        raise Left(f"{site.act} has another name in the module, too")
 
 
 # --- what users call ---

@@ -130,16 +130,27 @@ def _has_hooks(module: Any) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
+def _child(module: Any, path: list[str]) -> Any:
+    """get_submodule without its checks; None if there is none."""
+    for name in path:
+        module = module._modules.get(name) if module is not None else None
+    return module
+
+
 def apply(module: Any, rewrite: Rewrite, choice: Choice | None) -> None:
     """Put the new forward over the old one, which runs where the layers are no longer what they were.
 
     choice: the old one runs where it was measured to be faster, too. Both run to be measured, so not with hooks.
     """
 
+    # By name, since a copy of the module has its own layers, and another one may take a layer's place.
+    names, kinds = zip(*rewrite.layers, strict=True)
+    paths = [name.split(".") for name in names]
+
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        layers = [self.get_submodule(name) for name, _ in rewrite.layers]
+        layers = [_child(self, path) for path in paths]
         old = type(self).forward
-        as_planned = all(type(layer) is was for layer, (_, was) in zip(layers, rewrite.layers, strict=True))
+        as_planned = all(type(layer) is was for layer, was in zip(layers, kinds, strict=True))
         if not as_planned or any(_has_hooks(layer) for layer in layers):
             return old(self, *arguments, **keywords)
         new = rewrite.train if self.training else rewrite.evaluated

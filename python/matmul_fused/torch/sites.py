@@ -1,0 +1,128 @@
+"""The sites of a module that `patch` may fuse: in symbolic traces of its forward or, without those, in its source.
+
+Role on the path of a call: none; patching.py asks while a model is patched.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from . import reading
+from .activations import Activation
+
+
+class Left(Exception):  # noqa: N818  # no error
+    """Why a site is left alone."""
+
+
+class _Tracer(fx.Tracer):  # type: ignore[misc]
+    """Traces one forward; every module in it is a black box."""
+
+    def is_leaf_module(self, module: Any, qualified_name: str) -> bool:
+        return True
+
+
+def _graph(module: torch.nn.Module) -> Any:
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    if len(parameters) != 1 or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        raise Left("its forward takes more than one argument")
+    try:
+        return _Tracer().trace(module)
+    except Exception as error:  # any code of a model runs here
+        said = str(error).strip().splitlines() or [""]
+        raise Left(f"its forward cannot be traced: {type(error).__name__}: {said[0]}") from error
+
+
+def graphs(module: torch.nn.Module) -> list[Any]:
+    """The forward of a module as graphs: in training and in eval mode."""
+    before = dict(vars(module))
+    try:
+        made = []
+        for module.training in (True, False):  # of this module alone
+            made.append(_graph(module))
+            after = vars(module)
+            if after.keys() != before.keys() or any(
+                after[name] is not before[name] for name in before if name != "training"
+            ):
+                raise Left("its forward sets attributes")
+        return made
+    finally:
+        vars(module).clear()
+        vars(module).update(before)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A linear layer with its activation, or gate, up and down with theirs: names of children."""
+
+    form: str
+    linears: tuple[str, ...]
+    act: str
+    activation: Activation
+
+
+def _children_used_once(graph: Any) -> dict[str, Any]:
+    """target -> node, for children that are called at one place, on one argument."""
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    return {
+        node.target: node
+        for node in graph.nodes
+        if node.op == "call_module" and calls[node.target] == 1 and len(node.args) == 1 and not node.kwargs
+    }
+
+
+def _only(values: Any) -> Any:
+    """The one value there is, or None."""
+    (value,) = list(values) if len(values) == 1 else (None,)
+    return value
+
+
+def _gate(graph: Any, act: Any, nodes: dict[str, Any]) -> tuple[str, ...] | None:
+    """(gate, up, down) if the whole graph is down(act(gate(x)) * up(x))."""
+    gate, product = act.args[0], _only(act.users)
+    if product is None or product.target is not operator.mul or product.kwargs:
+        return None
+    up, down = _only([other for other in product.args if other is not act]), _only(product.users)
+    if any(node not in nodes.values() for node in (up, down)) or len(up.users) != 1:
+        return None
+    if gate.args != up.args or gate.args[0].op != "placeholder":
+        return None
+    (output,) = [node for node in graph.nodes if node.op == "output"]
+    if output.args != (down,) or len(graph.nodes) != 7:
+        return None
+    return gate.target, up.target, down.target
+
+
+def _sites_in(graph: Any, acts: dict[str, Activation]) -> set[Site]:
+    nodes = _children_used_once(graph)
+    found = set()
+    for name, activation in acts.items():
+        if name not in nodes:
+            continue
+        act = nodes[name]
+        source = act.args[0]
+        if source not in nodes.values() or len(source.users) != 1 or source.target in acts:
+            continue
+        gate = _gate(graph, act, nodes)
+        found.add(Site("gate/up" if gate else "linear", gate or (source.target,), name, activation))
+    return found
+
+
+def sites_of(module: Any, acts: dict[str, Activation]) -> set[Site]:
+    """The sites of a module with these activations: in its traces or, if it cannot be traced, in its source."""
+    try:
+        train, evaluated = (_sites_in(graph, acts) for graph in graphs(module))
+    except Left:
+        children = dict(module.named_children())
+        read = [(layer, act) for layer, act in reading.pairs(module) if layer in children and act in acts]
+        if not read:
+            raise
+        return {Site("linear", (layer,), act, acts[act]) for layer, act in read}
+    return train & evaluated
