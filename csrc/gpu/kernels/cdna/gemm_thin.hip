@@ -42,7 +42,7 @@ template <bool Once> struct lane_of_block {
         const unsigned pitch = count > 1 ? (unsigned)line * 2 : 0; /* a single line: any */
         const int mine = first + (thread_id() & 15), last = count - 1;
         memory = __builtin_amdgcn_make_buffer_rsrc(matrix + begin * line * 2, 0,
-                                                   (int)(last * pitch + k_end * 2), 0x20000);
+                                                   (int)(last * pitch + k_end * 2), RAW_BUFFER);
         at = (mine < last ? mine : last) * pitch;
     }
 
@@ -50,8 +50,8 @@ template <bool Once> struct lane_of_block {
      * others. */
     __attribute__((device, always_inline)) chunk load(unsigned k, unsigned k_end) const
     {
-        return __builtin_amdgcn_raw_buffer_load_b128(memory, (int)(k < k_end ? at + k * 2 : NOWHERE),
-                                                     0, Once ? 2 : 0);
+        return __builtin_amdgcn_raw_buffer_load_b128(
+            memory, (int)(k < k_end ? at + k * 2 : NOWHERE), 0, Once ? 2 : 0);
     }
 };
 
