@@ -49,8 +49,8 @@ TAKES["gemm_wgmma"] = _CHUNKS | {"out_dtype": _SHORT, "preactivation": _SHORT, "
 TAKES["gemm_pingpong"] = TAKES["gemm_pingpong_staged"] = _CHUNKS | {"layout": ("NN", "NT")}
 TAKES["gemm_thin"] = _CHUNKS | {"layout": ("NT",)}
 TAKES["gemm_wmma"] = _CHUNKS | {
-    "m": (1, 7, 17, 40, 136),  # tiles of 128, steps of 32
-    "n": (8, 16, 24, 72, 136),
+    "m": (1, 7, 17, 128, 136),  # tiles of 128, steps of 32
+    "n": (8, 24, 72, 128, 136),
     "k": (8, 24, 32, 40, 64, 136),
     "layout": ("NN", "NT"),
     "batch": ("", "2", "a", "b", "inner", "empty"),

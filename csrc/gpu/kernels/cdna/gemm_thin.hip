@@ -50,8 +50,8 @@ template <bool Once> struct lane_of_block {
      * others. */
     __attribute__((device, always_inline)) chunk load(unsigned k, unsigned k_end) const
     {
-        return __builtin_amdgcn_raw_buffer_load_b128(
-            memory, (int)(k < k_end ? at + k * 2 : NOWHERE), 0, Once ? 2 : 0);
+        return __builtin_amdgcn_raw_buffer_load_b128(memory, (int)(k < k_end ? at + k * 2 : NOWHERE),
+                                                     0, Once ? 2 : 0);
     }
 };
 

@@ -13,7 +13,7 @@ typedef unsigned half_chunk __attribute__((ext_vector_type(2)));
 
 typedef __amdgpu_buffer_rsrc_t descriptor;
 
-/* Its last word: bytes, in range if the whole access is. */
+/* Its last word: of bytes without structure. */
 #if defined(__GFX9__)
 enum { RAW_BUFFER = 0x20000 };
 #else
