@@ -93,7 +93,7 @@ def share_of_loads(arch: str, kernel: str) -> float:
 
 def loop_row(arch: str, kernel: str, image: bytes) -> list[str]:
     facts = amd_static.facts_of(arch, kernel, image)
-    body = amd_static.hot_body(amd_static.code_of(arch, image))
+    body = amd_static.hot_body(arch, amd_static.code_of(arch, image))
     cycles, matrix = matrix_cycles(body), facts.loop.units["matrix"]
     turns = f"{share_of_turns(arch, body):.3f}" if "pingpong" in kernel else "-"
     return [

@@ -12,8 +12,8 @@ msgpack and pyelftools (notes of a code object) and rocm-llvm-python (LLVM's dis
 
 The hot loop is the innermost loop with a barrier that has the most products. Its columns: products (matrix
 instructions, else fused multiply-adds), their share of the loop's instructions, then the other instructions by unit.
-Matrix kernels besides: matrix cycles M of a wave (cycles of amd_kernels' tables), M / (4 n) for n instructions (> 1:
-one wave can keep the matrix core busy) and the instructions beside each matrix instruction.
+Matrix kernels besides: matrix cycles M of a wave (cycles of amd_kernels' tables), M / (4 n) for n instructions (RDNA:
+M / n; > 1: one wave can keep the matrix core busy) and the instructions beside each matrix instruction.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ MATRIX_CYCLES = {
     "v_mfma_f32_16x16x32_f16": 16,
     "v_mfma_f32_16x16x32_bf16": 16,
 }
+WMMA_CYCLES = {"gfx11": 32, "gfx12": 16}  # of 16x16x16 by 16 bits
 UNITS = {  # the first that matches
     "matrix": r"v_mfma_|v_wmma_|v_smfmac_",
     "fma": r"v_(?:pk_)?(?:dual_)?fm(?:a|ac|aak|amk)_",
@@ -122,6 +123,11 @@ class Facts:
     loop: Loop
 
     @property
+    def issue(self) -> int:
+        """Cycles from an instruction of a wave to its next one."""
+        return 4 if self.arch.startswith("gfx9") else 1
+
+    @property
     def waves_per_simd(self) -> int:
         """That registers and shared memory allow, on four SIMDs: 512 registers a lane (RDNA: 1536 in granules of 24)
         and 64 KB a CU (gfx950: 160, RDNA: 128 a pair of CUs)."""
@@ -169,13 +175,14 @@ def disassemble(arch: str, code: bytes, address: int) -> list[Instruction]:
     return found
 
 
-def loop_of(body: list[Instruction]) -> Loop:
+def loop_of(arch: str, body: list[Instruction]) -> Loop:
     units = Counter(next(u for u, p in {**UNITS, "other": ""}.items() if re.match(p, i.name)) for i in body)
     cycles = sum(MATRIX_CYCLES.get(i.name.removesuffix("_1k"), 0) for i in body if i.name.startswith("v_mfma"))
+    cycles += sum(WMMA_CYCLES[arch[:5]] for i in body if i.name.startswith("v_wmma"))
     return Loop(len(body), dict(units), cycles)
 
 
-def hot_body(instructions: list[Instruction]) -> list[Instruction]:
+def hot_body(arch: str, instructions: list[Instruction]) -> list[Instruction]:
     """Instructions of the hot loop."""
     index = {instruction.address: i for i, instruction in enumerate(instructions)}
     loops = sorted(
@@ -183,7 +190,7 @@ def hot_body(instructions: list[Instruction]) -> list[Instruction]:
     )
     innermost = [a for a in loops if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
     bodies = [instructions[first : last + 1] for first, last in innermost]
-    return max(bodies, key=lambda body: loop_of(body).rank, default=[])
+    return max(bodies, key=lambda body: loop_of(arch, body).rank, default=[])
 
 
 def code_of(arch: str, image: bytes) -> list[Instruction]:
@@ -217,7 +224,7 @@ def facts_of(arch: str, kernel: str, image: bytes) -> Facts:
         code=sum(i.size for i in instructions),
         forbidden=sorted({i.name for i in instructions if FORBIDDEN.match(i.name)}),
         compiler=re.search(rb"clang version [^\0]*", elf.get_section_by_name(".comment").data())[0].decode(),
-        loop=loop_of(hot_body(instructions)),
+        loop=loop_of(arch, hot_body(arch, instructions)),
     )
 
 
@@ -245,7 +252,7 @@ def line(f: Facts) -> list[str]:
         f"| {loop.instructions}", loop.products, f"{loop.products / max(loop.instructions, 1):.2f}",
         units["lds"], units["memory"], units["vector"] + units["moves"] + (units["fma"] if matrix else 0),
         units["scalar"] + units["scalar_memory"], units["waits"], units["barriers"],
-        f"{loop.matrix_cycles / (4 * loop.instructions):.2f}" if matrix else "-",
+        f"{loop.matrix_cycles / (f.issue * loop.instructions):.2f}" if matrix else "-",
         f"{(loop.instructions - matrix) / matrix:.2f}" if matrix else "-",
     )]  # fmt: skip
 

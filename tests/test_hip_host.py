@@ -130,12 +130,28 @@ def test_explain_changes_nothing_on_the_device(dev, given):
     assert x.exports[-1]["stream"] == w.exports[-1]["stream"] == -1
 
 
-def test_explain_on_a_part_without_matrix_kernels():
+def test_explain_says_which_kernels_other_parts_have():
     dev = hipsim.Device("gfx1100")
     found = mf.explain(dev.array(draw((8, 8), "bfloat16")), dev.array(draw((8, 8), "bfloat16")))
-    assert found.family == "gemm_simt"
+    assert found.family == "gemm_wmma"
     reasons = {row.reason for row in found.candidates if row.family == "gemm_mfma"}
     assert reasons == {"this build has no gemm_mfma for gfx1100", "takes float16 only"}
+
+
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx1201"])
+def test_rdna_refuses_with_a_reason(arch):
+    """Results of 32 bits, and operands that are not whole chunks, are left to the generic kernel."""
+    dev = hipsim.Device(arch)
+    x, wide = dev.array(draw((8, 8), "float16")), dev.array(draw((8, 16), "float16"))
+    for a, more, why in (
+        (x, {"out_dtype": "float32"}, "out and preactivation must have 16 bits"),
+        (wide[:, 1:9], {}, "whole 16 bytes at multiples of 16 bytes"),
+        (wide[:, :7], {}, "K to be a multiple of 8"),
+    ):
+        found = mf.explain(a, x[: a.shape[1]], **more)
+        reasons = " ".join(row.reason for row in found.candidates if row.name == "gemm_wmma_128x128x32_f16_nn")
+        assert why in reasons
+        assert found.family.startswith("gemm_simt")
 
 
 def test_a_machine_without_a_gpu():

@@ -10,35 +10,41 @@
 #include <math.h>
 #include <string.h>
 
-/* Of a compute unit, a cycle: operations of 16 bits, bytes read from LDS; cycles that loads are on
- * their way, more where more units share an L2 (docs/amd_gpus.md); the clock that products of full
- * tiles leave. */
+/* Of a compute unit, a cycle: operations of 16 bits, float32, float64 (AMD's peaks), bytes read
+ * from LDS; cycles that loads are on their way, more where more units share an L2
+ * (docs/amd_gpus.md); the clock that products of 16 bits in full tiles leave, which is all that was
+ * published; lanes of a wave, and cycles of a SIMD from one of its instructions to the next one.
+ * What HIP counts as a compute unit of RDNA are two of AMD's, with 4 SIMDs like one of CDNA; their
+ * clock is the nominal one. */
 typedef struct part {
     const char *arch;
-    double flops, read, flight, hertz;
+    double flops[3], read, flight, hertz;
+    int wave, issue;
 } part;
 
-static const part parts[] = {{"gfx950", 4096, 256, 1000, 1.44e9},
-                             {"gfx942", 2048, 128, 1000 * 38. / 32, 1.2e9},
-                             {"gfx90a", 1024, 128, 1000, 1.7e9}};
+static const part parts[] = {{"gfx950", {4096, 256, 128}, 256, 1000, 1.44e9, 64, 4},
+                             {"gfx942", {2048, 256, 256}, 128, 1000 * 38. / 32, 1.2e9, 64, 4},
+                             {"gfx90a", {1024, 256, 256}, 128, 1000, 1.7e9, 64, 4},
+                             {"gfx1100", {2 * 512}, 2 * 128, 1000, 2.5e9, 32, 1},
+                             {"gfx1201", {2 * 1024}, 2 * 128, 1000, 2.97e9, 32, 1}};
 
-/* Of a compute unit: bytes on their way from memory, bytes written to LDS a cycle. Waves of 4
- * SIMDs, each with 64 x 64 sums or more. */
-enum { FLIGHT_BYTES = 44 << 10, WRITE = 128, SIMDS = 4, WAVE = 64 };
+/* Of a compute unit: bytes on their way from memory, bytes written to LDS a cycle; figures of CDNA,
+ * taken for all. Waves of 4 SIMDs, each with 64 x 64 sums or more. */
+enum { FLIGHT_BYTES = 44 << 10, WRITE = 128, SIMDS = 4 };
 
 /* What a tile takes besides its steps: cycles of the way of its first loads; instructions of each
- * wave, and more for each 64 results (bench/AMD_MODEL.md), of which a SIMD issues one in four
- * cycles. */
-enum { START = 2000, FIXED = 400, IN_REGISTERS = 6, GENERAL = 60, ISSUE = 4 };
+ * wave, and more for each result of all lanes (bench/AMD_MODEL.md). */
+enum { START = 2000, FIXED = 400, IN_REGISTERS = 6, GENERAL = 60 };
 
-static double beside_steps(const mmf_kernel *kernel, const mmf_problem *p)
+static double beside_steps(const part *gpu, const mmf_kernel *kernel, const mmf_problem *p)
 {
     const bool general = mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_GENERAL;
-    const double waves = mmf_gpu_instances[kernel->instance].threads / (double)WAVE / SIMDS;
+    const double waves = mmf_gpu_instances[kernel->instance].threads / (double)gpu->wave / SIMDS;
     const double rows = (double)(p->m < kernel->tile_m ? p->m : kernel->tile_m);
     const int64_t n = p->n * (mmf_problem_gated(p) ? 2 : 1);
-    const double groups = rows * (double)(n < kernel->tile_n ? n : kernel->tile_n) / WAVE / SIMDS;
-    return START + ISSUE * (FIXED * waves + (general ? GENERAL : IN_REGISTERS) * groups);
+    const double results = rows * (double)(n < kernel->tile_n ? n : kernel->tile_n);
+    const double groups = results / gpu->wave / SIMDS;
+    return START + gpu->issue * (FIXED * waves + (general ? GENERAL : IN_REGISTERS) * groups);
 }
 
 static const part *part_of(mmf_device device)
@@ -78,14 +84,18 @@ void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem
     if (!gpu)
         return;
     const int threads = mmf_gpu_instances[kernel->instance].threads;
-    const double waves = (double)threads / WAVE / SIMDS, lines = kernel->tile_m + kernel->tile_n;
-    const double bytes = lines * kernel->tile_k * 2; /* of a step of k */
+    const double waves = (double)threads / gpu->wave / SIMDS,
+                 lines = kernel->tile_m + kernel->tile_n;
+    const int size = mmf_dtypes[p->dtype[MMF_A]].size;
+    const double bytes = lines * kernel->tile_k * size; /* of a step of k */
     const double loads = bytes * gpu->flight / FLIGHT_BYTES;
     /* Two phases of products of each wave, which fill the matrix cores but for what is idle. */
     const double products =
-        2.0 * kernel->tile_m * kernel->tile_n * kernel->tile_k / gpu->flops + 2 * waves * idle;
+        2.0 * kernel->tile_m * kernel->tile_n * kernel->tile_k / gpu->flops[size / 4] +
+        2 * waves * idle;
     /* Every wave reads its lines of A and of B. */
-    const double reads = waves * SIMDS * (64 + 64) * kernel->tile_k * 2 / gpu->read + bytes / WRITE;
+    const double reads =
+        waves * SIMDS * (64 + 64) * kernel->tile_k * size / gpu->read + bytes / WRITE;
     const double step = together(products, loads);
     const double most = most_tiles(p, work);
     /* A tile of one wave on a SIMD shares the unit with another one, which multiplies half as fast
@@ -94,7 +104,7 @@ void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem
     const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
     const double cycles =
         steps * (odd ? (most - 1) * step + together(products + reads, loads) : most * step) +
-        beside_steps(kernel, p) * (pairs ? (most + 1) / 2 : most);
+        beside_steps(gpu, kernel, p) * (pairs ? (most + 1) / 2 : most);
     set_cycles(gpu, cycles, work);
 }
 
@@ -112,7 +122,7 @@ void mmf_amd_thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work 
     const double again = (double)(mmf_gpu_tiles(p->m, kernel->tile_m) - 1) / 2;
     work->bytes = again * (double)mmf_gpu_batches(p) * (double)p->n * streams * (double)p->k * 2;
     /* Several share a unit: the first loads of one come while another one works. */
-    const double most = most_tiles(p, work), beside = beside_steps(kernel, p);
+    const double most = most_tiles(p, work), beside = beside_steps(gpu, kernel, p);
     set_cycles(gpu, most * steps * loads + (most + 1) / 2 * beside, work);
 }
 
@@ -123,5 +133,5 @@ void mmf_amd_simt_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work 
     const bool wide = mmf_problem_accumulator(p) == MMF_FLOAT64;
     const double gflops = wide ? family->gflops_double : family->gflops_float;
     if (gpu)
-        work->tile_flops += beside_steps(kernel, p) / gpu->hertz * gflops * 1e9;
+        work->tile_flops += beside_steps(gpu, kernel, p) / gpu->hertz * gflops * 1e9;
 }

@@ -26,7 +26,7 @@ bool mmf_gpu_gemm_supports(const mmf_kernel *kernel, const mmf_problem *problem,
 
 /* May the sums be truncated, as matrix instructions of NVIDIA do? False with the reason. They lose
  * 3 u of the sum for each 16 products of float16 that have one sign, 1.5 u of bfloat16 (u = 2^-24;
- * measured on an H200). */
+ * measured on an H200). Those of RDNA: see gemm_wmma.c. */
 bool mmf_gpu_gemm_may_truncate(const mmf_problem *problem, char *reason);
 
 /* Tiles along one axis. */

@@ -71,7 +71,7 @@ class Kernel:
         """The instruction's own words."""
         after = site.index + 1
         end = self.instructions[after].offset if after < len(self.instructions) else site.offset + 4
-        offsets = range(site.offset, min(end, site.offset + 8), 4)
+        offsets = range(site.offset, min(end, site.offset + 12), 4)
         found = tuple(self._patch(offset, 0) for offset in offsets)
         for offset, word in zip(offsets, found, strict=True):
             self._patch(offset, word)

@@ -48,7 +48,16 @@ _SHORT = ("", "float16", "bfloat16")
 TAKES["gemm_wgmma"] = _CHUNKS | {"out_dtype": _SHORT, "preactivation": _SHORT, "batch": ("", "2", "a", "b")}
 for _family in ("gemm_pingpong", "gemm_pingpong_staged", "gemm_thin"):
     TAKES[_family] = _CHUNKS | {"layout": ("NN", "NT")}
-IN_CHUNKS = ("gemm_wgmma", "gemm_pingpong", "gemm_pingpong_staged", "gemm_thin")
+TAKES["gemm_wmma"] = _CHUNKS | {
+    "m": (1, 7, 17, 128, 136),  # tiles of 128, steps of 32
+    "n": (8, 24, 72, 128, 136),
+    "k": (8, 24, 32, 40, 64, 136),
+    "layout": ("NN", "NT"),
+    "batch": ("", "2", "a", "b", "inner", "empty"),
+    "out_dtype": _SHORT,
+    "preactivation": _SHORT,
+}
+IN_CHUNKS = ("gemm_wgmma", "gemm_pingpong", "gemm_pingpong_staged", "gemm_thin", "gemm_wmma")
 # Of GPU kernels: more than 8 rows of tiles of 64 and of 128, which go in groups; three tiles; many steps of k.
 TILED = ((577, 65, 5), (1153, 33, 9), (257, 255, 17), (130, 257, 33), (7, 5, 1000), (3, 70, 2049))
 TILED_CHUNKS = (

@@ -114,13 +114,9 @@ struct transposer {
     __attribute__((device, always_inline)) void put(local lines) const
     {
         MMF_UNROLL
-        for (unsigned e = 0; e < 8; e++) {
-            const unsigned pick = e % 2 ? 0x07060302 : 0x05040100; /* high halves, or low */
-            half_chunk value;
-            value[0] = __builtin_amdgcn_perm(next[1][e / 2], next[0][e / 2], pick);
-            value[1] = __builtin_amdgcn_perm(next[3][e / 2], next[2][e / 2], pick);
-            *(MMF_LOCAL half_chunk *)(lines + ((slot ^ (e & 3) * 16) + e * LINE)) = value;
-        }
+        for (unsigned e = 0; e < 8; e++)
+            *(MMF_LOCAL half_chunk *)(lines + ((slot ^ (e & 3) * 16) + e * LINE)) =
+                transposed(next, e);
     }
 };
 

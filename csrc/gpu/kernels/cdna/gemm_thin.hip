@@ -33,7 +33,7 @@ static_assert(row::lds == WAVES * WAVE_SUMS * (int)sizeof(float) + TILE_BYTES, "
 
 MMF_DEVICE descriptor bounded(char *matrix, unsigned bytes)
 {
-    return __builtin_amdgcn_make_buffer_rsrc(matrix, 0, (int)bytes, 0x20000);
+    return __builtin_amdgcn_make_buffer_rsrc(matrix, 0, (int)bytes, RAW_BUFFER);
 }
 
 /* This lane's line of 16. Beyond the tile's last line that one stands for it; its sums are not

@@ -4,12 +4,7 @@
 #ifndef MMF_CDNA_LDS_H
 #define MMF_CDNA_LDS_H
 
-#include "gpu/kernels/common/device.h"
-
-#define MMF_LOCAL __attribute__((address_space(3)))
-typedef MMF_LOCAL char *local;
-typedef unsigned chunk __attribute__((ext_vector_type(4))); /* 16 bytes: 8 elements */
-typedef unsigned half_chunk __attribute__((ext_vector_type(2)));
+#include "gpu/kernels/common/amd.h"
 
 enum { LINE_K = 64, LINE = LINE_K * 2 }; /* elements and bytes of a line */
 

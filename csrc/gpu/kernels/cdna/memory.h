@@ -1,48 +1,9 @@
-/* Global memory through buffer descriptors, which bound it: what lies outside is read as 0 and not
- * written. Path of a call: the carriers and the epilogue of kernels for CDNA. */
+/* Operands through buffer descriptors. Path of a call: the carriers of kernels for CDNA. */
 #ifndef MMF_CDNA_MEMORY_H
 #define MMF_CDNA_MEMORY_H
 
 #include "gpu/kernels/cdna/lds.h"
-#include "gpu/kernels/common/run.h"
-
-typedef __amdgpu_buffer_rsrc_t descriptor;
-
-/* As bounded_pointer. */
-struct bounded_buffer {
-    descriptor memory;
-
-    __attribute__((device, always_inline)) void open(char *base, long long bytes)
-    {
-        memory = __builtin_amdgcn_make_buffer_rsrc(base, 0, (int)bytes, 0x20000);
-    }
-
-    template <class Type> __attribute__((device, always_inline)) Type load(unsigned at) const
-    {
-        return load(at, (Type *)0);
-    }
-
-    __attribute__((device, always_inline)) void store(unsigned at, mmf_uint4 value) const
-    {
-        __builtin_amdgcn_raw_buffer_store_b128(value, memory, (int)at, 0, 0);
-    }
-
-  private:
-    __attribute__((device, always_inline)) mmf_uint4 load(unsigned at, mmf_uint4 *) const
-    {
-        return __builtin_amdgcn_raw_buffer_load_b128(memory, (int)at, 0, 0);
-    }
-
-    __attribute__((device, always_inline)) float load(unsigned at, float *) const
-    {
-        return float_of(__builtin_amdgcn_raw_buffer_load_b32(memory, (int)at, 0, 0));
-    }
-
-    __attribute__((device, always_inline)) unsigned short load(unsigned at, unsigned short *) const
-    {
-        return __builtin_amdgcn_raw_buffer_load_b16(memory, (int)at, 0, 0);
-    }
-};
+#include "gpu/kernels/common/amd.h"
 
 /* Lines (m of A, n of B) of an operand of 16-bit elements, from one k on. */
 struct region {
@@ -54,7 +15,7 @@ struct region {
     __attribute__((device, always_inline)) descriptor describe() const
     {
         const long long size = bytes < 0 ? 0 : bytes > MOST_BYTES ? MOST_BYTES : bytes;
-        return __builtin_amdgcn_make_buffer_rsrc((void *)base, 0, (int)size, 0x20000);
+        return __builtin_amdgcn_make_buffer_rsrc((void *)base, 0, (int)size, RAW_BUFFER);
     }
 };
 

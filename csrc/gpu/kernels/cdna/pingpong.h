@@ -84,7 +84,7 @@ template <bool AlongK, int Half> struct half_tile {
         most = count - (AlongK ? 1 : 8);
         memory = __builtin_amdgcn_make_buffer_rsrc(
             t.matrix(operands.of(h)) + begin * line * 2, 0,
-            (int)(last * pitch + (AlongK ? k : (unsigned)count) * 2), 0x20000);
+            (int)(last * pitch + (AlongK ? k : (unsigned)count) * 2), RAW_BUFFER);
     }
 
     /* Bytes from the tile's first line to a chunk of line `at` of the half. */
