@@ -44,7 +44,12 @@ MATRIX_CYCLES = {
     "v_mfma_f32_16x16x16_bf16": 16,
     "v_mfma_f32_16x16x32_f16": 16,
     "v_mfma_f32_16x16x32_bf16": 16,
+    "v_mfma_f32_16x16x4f32": 32,  # gfx90a
+    "v_mfma_f32_16x16x4_f32": 32,
+    "v_mfma_f64_16x16x4f64": 32,  # gfx90a
+    "v_mfma_f64_16x16x4_f64": 32,
 }
+HALF_RATE = {("gfx950", "v_mfma_f64_16x16x4_f64")}
 UNITS = {  # the first that matches
     "matrix": r"v_mfma_|v_wmma_|v_smfmac_",
     "fma": r"v_(?:pk_)?(?:dual_)?fm(?:a|ac|aak|amk)_",
@@ -169,13 +174,17 @@ def disassemble(arch: str, code: bytes, address: int) -> list[Instruction]:
     return found
 
 
-def loop_of(body: list[Instruction]) -> Loop:
+def matrix_cycles(arch: str, body: list[Instruction]) -> int:
+    names = [i.name.removesuffix("_1k") for i in body if i.name.startswith("v_mfma")]
+    return sum(MATRIX_CYCLES[name] * (2 if (arch, name) in HALF_RATE else 1) for name in names)
+
+
+def loop_of(arch: str, body: list[Instruction]) -> Loop:
     units = Counter(next(u for u, p in {**UNITS, "other": ""}.items() if re.match(p, i.name)) for i in body)
-    cycles = sum(MATRIX_CYCLES.get(i.name.removesuffix("_1k"), 0) for i in body if i.name.startswith("v_mfma"))
-    return Loop(len(body), dict(units), cycles)
+    return Loop(len(body), dict(units), matrix_cycles(arch, body))
 
 
-def hot_body(instructions: list[Instruction]) -> list[Instruction]:
+def hot_body(arch: str, instructions: list[Instruction]) -> list[Instruction]:
     """Instructions of the hot loop."""
     index = {instruction.address: i for i, instruction in enumerate(instructions)}
     loops = sorted(
@@ -183,7 +192,7 @@ def hot_body(instructions: list[Instruction]) -> list[Instruction]:
     )
     innermost = [a for a in loops if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
     bodies = [instructions[first : last + 1] for first, last in innermost]
-    return max(bodies, key=lambda body: loop_of(body).rank, default=[])
+    return max(bodies, key=lambda body: loop_of(arch, body).rank, default=[])
 
 
 def code_of(arch: str, image: bytes) -> list[Instruction]:
@@ -217,7 +226,7 @@ def facts_of(arch: str, kernel: str, image: bytes) -> Facts:
         code=sum(i.size for i in instructions),
         forbidden=sorted({i.name for i in instructions if FORBIDDEN.match(i.name)}),
         compiler=re.search(rb"clang version [^\0]*", elf.get_section_by_name(".comment").data())[0].decode(),
-        loop=loop_of(hot_body(instructions)),
+        loop=loop_of(arch, hot_body(arch, instructions)),
     )
 
 

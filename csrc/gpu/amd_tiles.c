@@ -9,15 +9,17 @@
 
 #include <string.h>
 
-/* Of a compute unit, a cycle: operations of 16 bits, bytes read from LDS; and the clock that
- * products of full tiles leave. */
+/* Of a compute unit, a cycle: operations of 16 bits, float32, float64 (AMD's peaks), bytes read
+ * from LDS; and the clock that products of 16 bits in full tiles leave, which is all that was
+ * published. */
 typedef struct part {
     const char *arch;
-    double flops, read, hertz;
+    double flops[3], read, hertz;
 } part;
 
-static const part parts[] = {
-    {"gfx950", 4096, 256, 1.44e9}, {"gfx942", 2048, 128, 1.2e9}, {"gfx90a", 1024, 128, 1.7e9}};
+static const part parts[] = {{"gfx950", {4096, 256, 128}, 256, 1.44e9},
+                             {"gfx942", {2048, 256, 256}, 128, 1.2e9},
+                             {"gfx90a", {1024, 256, 256}, 128, 1.7e9}};
 
 /* Of a compute unit: bytes on their way from memory, the cycles of their way, bytes written to LDS
  * a cycle. Waves of 4 SIMDs, each with 64 x 64 sums or more. */
@@ -74,13 +76,16 @@ void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem
         return;
     const int threads = mmf_gpu_instances[kernel->instance].threads;
     const double waves = (double)threads / WAVE / SIMDS, lines = kernel->tile_m + kernel->tile_n;
-    const double bytes = lines * kernel->tile_k * 2; /* of a step of k */
+    const int size = mmf_dtypes[p->dtype[MMF_A]].size;
+    const double bytes = lines * kernel->tile_k * size; /* of a step of k */
     const double loads = bytes * FLIGHT / FLIGHT_BYTES;
     /* Two phases of products of each wave, which fill the matrix cores but for what is idle. */
     const double products =
-        2.0 * kernel->tile_m * kernel->tile_n * kernel->tile_k / gpu->flops + 2 * waves * idle;
+        2.0 * kernel->tile_m * kernel->tile_n * kernel->tile_k / gpu->flops[size / 4] +
+        2 * waves * idle;
     /* Every wave reads its lines of A and of B. */
-    const double reads = waves * SIMDS * (64 + 64) * kernel->tile_k * 2 / gpu->read + bytes / WRITE;
+    const double reads =
+        waves * SIMDS * (64 + 64) * kernel->tile_k * size / gpu->read + bytes / WRITE;
     const double step = greater(products, loads);
     const double most = most_tiles(p, work);
     /* A tile of one wave on a SIMD shares the unit with another one, which multiplies half as fast
