@@ -56,11 +56,11 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
         }
     }
 
-    /* The second runs of all rows in the places of the first, for a rolled loop. */
-    __attribute__((device, always_inline)) void move_over()
+    /* The second runs of the first rows in the places of the first runs, for a rolled loop. */
+    template <int Rows> __attribute__((device, always_inline)) void move_over()
     {
         MMF_UNROLL
-        for (int i = 0; RUNS > 1 && i < Blocks; i++) {
+        for (int i = 0; RUNS > 1 && i < Rows; i++) {
             MMF_UNROLL
             for (int j = 0; j < COLUMN_BLOCKS; j += 2)
                 sum[i][j] = sum[i][j + 1];
@@ -104,7 +104,7 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
                     }
                 }
                 runs.finish(read_again(args), t, step(part * ROWS));
-                move_over();
+                move_over<ROWS>();
             }
             move_up<ROWS>();
         }
