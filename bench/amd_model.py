@@ -11,9 +11,9 @@ barrier keeps in turn. gemm_thin has neither phases nor LDS in its loop, which i
 the share in which the loads of the unit's tiles, with 44 KB on their way for 1000 cycles, keep up with the matrix
 cores. q1: spills, scratch and accumulator moves.
 
-From the simulator: wave instructions beside the loop over K for each 64 results, of 512 x 512 (bfloat16), that is what
-is left at K = 0 of the line through K = 256 and 1024; LDS conflicts of K = 1024. Needs what amd_static.py needs, and
-tests/hipsim.
+From the simulator: wave instructions beside the loop over K for each 64 results, of 512 x 512 (one of a tile's dtypes,
+not float16), that is what is left at K = 0 of the line through K = 256 and 1024; LDS conflicts of K = 1024. Needs what
+amd_static.py needs, and tests/hipsim.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ import sys
 from pathlib import Path
 
 import amd_static
-from amd_static import MATRIX_CYCLES, Instruction
+from amd_static import Instruction, matrix_cycles
 from results import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = Path(__file__).with_name("AMD_MODEL.md")
-PARTS = ("gfx942", "gfx950")
-READ_BYTES = {"gfx942": 128, "gfx950": 256}  # of LDS, a clock and compute unit
-WRITE_BYTES = 128  # assumed for both
-FLOPS = {"gfx942": 2048, "gfx950": 4096}  # of 16 bits, a clock and compute unit
+READ_BYTES = {"gfx90a": 128, "gfx942": 128, "gfx950": 256}  # of LDS, a clock and compute unit
+WRITE_BYTES = 128  # assumed for all
+SHORT = {"gfx90a": 1024, "gfx942": 2048, "gfx950": 4096}  # operations of 16 bits, a clock and compute unit
+FLOPS = {"f16": SHORT, "bf16": SHORT, "f32": dict.fromkeys(SHORT, 256), "f64": dict.fromkeys(SHORT, 256)}
+FLOPS["f64"] = FLOPS["f64"] | {"gfx950": 128}
+BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+DTYPES = {"bf16": "bfloat16", "f32": "float32", "f64": "float64"}  # that are counted
 FLIGHT_BYTES, FLIGHT_CYCLES = 44 << 10, 1000  # of a compute unit's loads
 SIZE = 512
 EPILOGUES = {
@@ -62,10 +65,6 @@ def lds_cycles(arch: str, body: list[Instruction]) -> float:
     return cycles
 
 
-def matrix_cycles(body: list[Instruction]) -> int:
-    return sum(MATRIX_CYCLES[i.name.removesuffix("_1k")] for i in body if i.name.startswith("v_mfma"))
-
-
 def share_of_turns(arch: str, body: list[Instruction]) -> float:
     """q8: while one wave is in a phase, the other one is in the phase before."""
     phases: list[list[Instruction]] = [[]]
@@ -78,23 +77,24 @@ def share_of_turns(arch: str, body: list[Instruction]) -> float:
     times = []
     for phase in phases:
         others = sum(not i.name.startswith("v_mfma") for i in phase)
-        cycles = matrix_cycles(phase)
+        cycles = matrix_cycles(arch, phase)
         busy = cycles + 4 * others if cycles else 0
         times.append(max(4 * len(phase), lds_cycles(arch, phase), busy))
-    return 2 * matrix_cycles(body) / sum(max(t, times[i - 1]) for i, t in enumerate(times))
+    return 2 * matrix_cycles(arch, body) / sum(max(t, times[i - 1]) for i, t in enumerate(times))
 
 
 def share_of_loads(arch: str, kernel: str) -> float:
     """q9, for a step of k with one tile on the unit."""
-    m, n, k = (int(size) for size in re.search(r"_(\d+)x(\d+)x(\d+)_", kernel).groups())
-    cycles = 2 * m * n * k / FLOPS[arch]
-    return min(1.0, cycles * FLIGHT_BYTES / ((m + n) * k * 2 * FLIGHT_CYCLES))
+    *sizes, operands = re.search(r"_(\d+)x(\d+)x(\d+)_(\w+)_", kernel).groups()
+    m, n, k = map(int, sizes)
+    cycles = 2 * m * n * k / FLOPS[operands][arch]
+    return min(1.0, cycles * FLIGHT_BYTES / ((m + n) * k * BYTES[operands] * FLIGHT_CYCLES))
 
 
 def loop_row(arch: str, kernel: str, image: bytes) -> list[str]:
     facts = amd_static.facts_of(arch, kernel, image)
     body = amd_static.hot_body(arch, amd_static.code_of(arch, image))
-    cycles, matrix = matrix_cycles(body), facts.loop.units["matrix"]
+    cycles, matrix = matrix_cycles(arch, body), facts.loop.units["matrix"]
     turns = f"{share_of_turns(arch, body):.3f}" if "pingpong" in kernel else "-"
     return [
         arch, kernel, str(facts.spills + facts.scratch + facts.loop.units.get("moves", 0)), str(facts.waves_per_simd),
@@ -113,19 +113,22 @@ def counted(tile: str) -> None:
     from matmul_fused.testing import force_kernel
 
     device, rng = hipsim.Device(0), np.random.default_rng(0)
+    rows = [row for row in mf.info().gpu_kernels if row.startswith(f"{tile}_")]
+    operands = next(short for short in DTYPES if any(row.startswith(f"{tile}_{short}_") for row in rows))
+    dtype = ml_dtypes.bfloat16 if operands == "bf16" else DTYPES[operands]
 
     def counters(k: int, layout: str, bias: bool = False, activation: str | None = None) -> dict[str, int]:
         n = SIZE * (2 if activation == "swiglu" else 1)
-        a, b, c = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((SIZE, k), (n, k), n))
+        a, b, c = (rng.standard_normal(shape).astype(dtype) for shape in ((SIZE, k), (n, k), n))
         weight = device.array(b).mT if layout == "NT" else device.array(np.ascontiguousarray(b.T))
         device.report()
-        with force_kernel(f"{tile}_bf16_{layout.lower()}"):
+        with force_kernel(f"{tile}_{operands}_{layout.lower()}"):
             mf.matmul_fused(device.array(a), weight, device.array(c) if bias else None, activation)
         device.synchronize()
         return device.report().counters
 
     for layout in ("NT", "NN"):
-        if f"{tile}_bf16_{layout.lower()}" not in mf.info().gpu_kernels:
+        if f"{tile}_{operands}_{layout.lower()}" not in rows:
             continue
         row, conflicts = [], 0
         for keywords in EPILOGUES.values():
@@ -158,7 +161,7 @@ def table(columns: tuple[str, ...], rows: list[str]) -> str:
 
 
 def section() -> str:
-    objects = [one for one in amd_static.embedded() if one[0] in PARTS and re.search("mfma|pingpong|thin", one[1])]
+    objects = [one for one in amd_static.embedded() if one[0] in READ_BYTES and re.search("mfma|pingpong|thin", one[1])]
     loops = ["| " + " | ".join(loop_row(*one)) + " |" for one in objects]
     tiles = sorted({(arch, kernel.rsplit("_", 2)[0]) for arch, kernel, _ in objects})
     epilogues = [line for arch, tile in tiles for line in counts(arch, tile)]

@@ -44,8 +44,13 @@ MATRIX_CYCLES = {
     "v_mfma_f32_16x16x16_bf16": 16,
     "v_mfma_f32_16x16x32_f16": 16,
     "v_mfma_f32_16x16x32_bf16": 16,
+    "v_mfma_f32_16x16x4f32": 32,  # gfx90a
+    "v_mfma_f32_16x16x4_f32": 32,
+    "v_mfma_f64_16x16x4f64": 32,  # gfx90a
+    "v_mfma_f64_16x16x4_f64": 32,
 }
 WMMA_CYCLES = {"gfx11": 32, "gfx12": 16}  # of 16x16x16 by 16 bits
+HALF_RATE = {("gfx950", "v_mfma_f64_16x16x4_f64")}
 UNITS = {  # the first that matches
     "matrix": r"v_mfma_|v_wmma_|v_smfmac_",
     "fma": r"v_(?:pk_)?(?:dual_)?fm(?:a|ac|aak|amk)_",
@@ -175,11 +180,15 @@ def disassemble(arch: str, code: bytes, address: int) -> list[Instruction]:
     return found
 
 
+def matrix_cycles(arch: str, body: list[Instruction]) -> int:
+    names = [i.name.removesuffix("_1k") for i in body if i.name.startswith("v_mfma")]
+    cycles = sum(MATRIX_CYCLES[name] * (2 if (arch, name) in HALF_RATE else 1) for name in names)
+    return cycles + sum(WMMA_CYCLES[arch[:5]] for i in body if i.name.startswith("v_wmma"))
+
+
 def loop_of(arch: str, body: list[Instruction]) -> Loop:
     units = Counter(next(u for u, p in {**UNITS, "other": ""}.items() if re.match(p, i.name)) for i in body)
-    cycles = sum(MATRIX_CYCLES.get(i.name.removesuffix("_1k"), 0) for i in body if i.name.startswith("v_mfma"))
-    cycles += sum(WMMA_CYCLES[arch[:5]] for i in body if i.name.startswith("v_wmma"))
-    return Loop(len(body), dict(units), cycles)
+    return Loop(len(body), dict(units), matrix_cycles(arch, body))
 
 
 def hot_body(arch: str, instructions: list[Instruction]) -> list[Instruction]:

@@ -314,7 +314,7 @@ SM_80 = [f"sm_80 {kernel}" for kernel, row in ROWS.items() if row["targets"] == 
     [
         (None, sorted(GFX942 + SM_80)),
         (None, []),
-        ("csrc/gpu/kernels/cdna/gemm_mfma.hip", sorted(name for name in GFX942 if "_mfma_" in name)),
+        ("csrc/gpu/kernels/cdna/gemm_mfma.hip", sorted(name for name in GFX942 if "_mfma_128x128x64_" in name)),
         ("csrc/gpu/kernels/common/gemm_simt.hip", sorted(name for name in GFX942 + SM_80 if "_simt_64" in name)),
         ("csrc/gpu/kernels/common/reduce_splitk.hip", sorted(name for name in GFX942 + SM_80 if " reduce_" in name)),
         (

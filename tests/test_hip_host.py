@@ -16,7 +16,6 @@ import hipsim
 import matmul_fused as mf
 from fake_dlpack import DLDevice, Producer
 from hip_support import HIPSIM, A, B, account, claim, in_child, simulator  # noqa: F401
-from matmul_fused.testing import force_kernel
 from support import check, draw, dtype_of
 
 
@@ -37,16 +36,42 @@ def test_every_part(arch, dtype):
     y = mf.matmul_fused(*x, "silu")
     assert (y.device, y.shape, y.dtype) == (f"rocm:{dev.ordinal}", (9, 12), dtype.name)
     check(dev.to_numpy(y), a, w.T, bias, activation="silu")
-    matrix = dtype.name == "bfloat16" and arch in ("gfx942", "gfx950")
+    matrix = dtype.name == "bfloat16" and arch in ("gfx90a", "gfx942", "gfx950")
     assert mf.explain(*x, "silu").family == ("gemm_mfma" if matrix else "gemm_simt")
 
 
-@pytest.mark.parametrize(("k", "kernel"), [((1 << 30) - 8, "gemm_mfma"), ((1 << 30) - 7, "gemm_simt")])
-def test_longest_k_of_a_buffer_descriptor(dev, k, kernel):
+LONGEST = {"gemm_mfma": (np.float16, 2**30 - 8), "gemm_mfma_f32": (np.float32, 2**29 - 4)}
+LONGEST["gemm_mfma_f64"] = (np.float64, 2**28 - 2)
+
+
+@pytest.mark.parametrize("kernel", LONGEST)
+@pytest.mark.parametrize("more", [0, 1])
+def test_longest_k_of_a_buffer_descriptor(dev, kernel, more):
     """One element more would lie outside of the descriptor and be read as 0."""
-    x, w = dev.empty((1, k), np.float16), dev.empty((k, 1), np.float16)
-    with force_kernel("gemm_mfma, gemm_simt"):  # without split-K, which would take it
-        assert mf.explain(x, w).family == kernel
+    dtype, k = LONGEST[kernel]
+    x, w = dev.empty((1, k + more), dtype), dev.empty((k + more, 1), dtype)
+    found = {row.reason for row in mf.explain(x, w).candidates if row.family == kernel}
+    assert (None in found) != more
+    assert not more or f"takes K up to {k}, K is {k + 1}" in found
+
+
+WIDE = {"float32": "gemm_mfma_f32", "float64": "gemm_mfma_f64"}
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950"])
+@pytest.mark.parametrize("dtype", WIDE)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_wide_operands_take_the_matrix_cores(arch, dtype, layout):
+    dev = hipsim.Device(arch)
+
+    def matrix(rows, columns, turned):
+        return dev.empty((columns, rows), dtype).mT if turned else dev.empty((rows, columns), dtype)
+
+    a, b = matrix(4096, 1024, layout[0] == "T"), matrix(1024, 4096, layout[1] == "T")
+    assert mf.explain(a, b, activation="silu").family == WIDE[dtype]
+    along_k = layout[0] == "N" or layout[1] == "T"  # which then has stride 2
+    family = mf.explain(a[:, ::2], b[::2]).family
+    assert family.startswith("gemm_simt") if along_k else family == WIDE[dtype]
 
 
 def test_info_shows_the_parts():

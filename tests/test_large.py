@@ -58,8 +58,13 @@ def skip_unless_taken(kernel, *operands):
             pytest.skip(f"{kernel} ran nothing: {error}")
 
 
-# The matrix-core kernel takes rows up to 2^23 elements apart, the generic one any.
-ROWS = [("gemm_simt", "float32", (130, 70, 33), SPAN), ("gemm_mfma", "float16", (321, 140, 40), 2 * (2**23 - 8))]
+# The matrix-core kernels take rows less than 2^24 bytes apart, the generic one any.
+ROWS = [
+    ("gemm_simt", "float32", (130, 70, 33), SPAN),
+    ("gemm_mfma", "float16", (321, 140, 40), 2**24 - 16),
+    ("gemm_mfma_f32", "float32", (321, 140, 40), 2**24 - 16),
+    ("gemm_mfma_f64", "float64", (321, 140, 40), 2**24 - 16),
+]
 
 
 @pytest.mark.parametrize(("kernel", "dtype", "sizes", "most"), ROWS, ids=[row[0] for row in ROWS])

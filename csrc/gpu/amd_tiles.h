@@ -1,5 +1,5 @@
 /* The time of the AMD matrix kernels' tiles, modelled, and what those take that read whole
- * chunks of 16 bytes. Path of a call: under supports() and work() of gemm_mfma, gemm_pingpong,
+ * chunks of 16 bytes. Path of a call: under supports() and work() of gemm_mfma*, gemm_pingpong,
  * gemm_pingpong_staged, gemm_thin, gemm_wmma and gemm_simt. */
 #ifndef MMF_GPU_AMD_TILES_H
 #define MMF_GPU_AMD_TILES_H

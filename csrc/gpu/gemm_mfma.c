@@ -1,25 +1,32 @@
-/* The family gemm_mfma: matrix cores of CDNA3 and CDNA4. Path of a call: asked by the plan; run()
- * ends in launch_plan.c. */
+/* The families gemm_mfma (float16, bfloat16), gemm_mfma_f32 and gemm_mfma_f64: matrix cores of
+ * CDNA. Path of a call: asked by the plan; run() ends in launch_plan.c. */
 #include "gpu/amd_tiles.h"
 
 #include <stdio.h>
 
-/* What the kernel can count with: a line of k lies inside the 0x7ffffff0 bytes of a descriptor. */
-enum { MAX_LEADING = 1 << 23, MAX_K = 0x7ffffff0 / 2 };
+/* What the kernels can count with, in bytes: the lines of half a tile lie within 2^31, a line of k
+ * inside of a descriptor. */
+enum { MAX_LEADING = 1 << 24, MAX_LINE = 0x7ffffff0 };
 
-/* Unit stride along one axis; leading dimension >= extent (rows do not overlap) and < MAX_LEADING.
- */
-static bool readable(int64_t unit, int64_t extent, int64_t leading, int64_t rows)
+/* An element of A and of B. */
+static int64_t size_of(const mmf_problem *p)
 {
-    return (unit == 1 || extent <= 1) &&
-           (rows <= 1 || (extent <= leading && leading < MAX_LEADING));
+    return mmf_dtypes[p->dtype[MMF_A]].size;
+}
+
+/* Unit stride along one axis; leading dimension >= extent (rows do not overlap) and < most. */
+static bool readable(int64_t unit, int64_t extent, int64_t leading, int64_t rows, int64_t most)
+{
+    return (unit == 1 || extent <= 1) && (rows <= 1 || (extent <= leading && leading < most));
 }
 
 static bool b_readable(const mmf_problem *p, bool along_n)
 {
+    const int64_t most = MAX_LEADING / size_of(p);
     for (int i = MMF_B; i <= (mmf_problem_gated(p) ? MMF_B_UP : MMF_B); i++) {
         const mmf_strides *s = &p->strides[i];
-        if (along_n ? !readable(s->col, p->n, s->row, p->k) : !readable(s->row, p->k, s->col, p->n))
+        if (along_n ? !readable(s->col, p->n, s->row, p->k, most)
+                    : !readable(s->row, p->k, s->col, p->n, most))
             return false;
     }
     return true;
@@ -29,14 +36,15 @@ static bool b_readable(const mmf_problem *p, bool along_n)
 static mmf_gpu_layout layout_of(const mmf_problem *p)
 {
     const mmf_strides *a = &p->strides[MMF_A];
+    const int64_t most = MAX_LEADING / size_of(p);
     if (p->k == 0) /* nothing is read */
         return MMF_GPU_LAYOUT_NN;
     bool b_n = b_readable(p, true), b_k = b_readable(p, false);
     if (!b_n && !b_k)
         return MMF_GPU_LAYOUT_ANY;
-    if (readable(a->col, p->k, a->row, p->m))
+    if (readable(a->col, p->k, a->row, p->m, most))
         return b_n ? MMF_GPU_LAYOUT_NN : MMF_GPU_LAYOUT_NT;
-    if (readable(a->row, p->m, a->col, p->k))
+    if (readable(a->row, p->m, a->col, p->k, most))
         return b_n ? MMF_GPU_LAYOUT_TN : MMF_GPU_LAYOUT_TT;
     return MMF_GPU_LAYOUT_ANY;
 }
@@ -45,22 +53,24 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
 {
     if (!mmf_gpu_gemm_supports(kernel, p, reason))
         return false;
-    if (p->k > MAX_K) {
-        snprintf(reason, MMF_REASON_TEXT, "takes K up to %d, K is %lld", MAX_K, (long long)p->k);
+    if (p->k > MAX_LINE / size_of(p)) {
+        snprintf(reason, MMF_REASON_TEXT, "takes K up to %lld, K is %lld",
+                 (long long)(MAX_LINE / size_of(p)), (long long)p->k);
         return false;
     }
     const mmf_gpu_layout layout = layout_of(p), own = mmf_gpu_instances[kernel->instance].layout;
     if (layout == MMF_GPU_LAYOUT_ANY)
         snprintf(reason, MMF_REASON_TEXT,
                  "needs A and B each with stride 1 along one matrix axis, and along "
-                 "the other a stride that keeps rows apart, below 2^23");
+                 "the other a stride that keeps rows apart, below 2^24 bytes");
     else if (layout != own)
         snprintf(reason, MMF_REASON_TEXT, "is for the layout %s, A and B are %s",
                  mmf_gpu_layout_names[own], mmf_gpu_layout_names[layout]);
     return layout == own;
 }
 
-/* Makes the matrix cores as busy as the loop was modelled: 0.89 on gfx942, 0.80 on gfx950. */
+/* Makes the matrix cores as busy as the loop of 16 bits was modelled: 0.89 on gfx942, 0.80 on
+ * gfx950. Products of float32 and float64 take longer, so that as much beside them counts less. */
 enum { IDLE = 64 };
 
 static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
@@ -78,4 +88,28 @@ const mmf_family mmf_gpu_mfma = {
     .rows_independent_of_m = true,
     .work = work,
     .gflops_float = MMF_AMD_GFLOPS,
+};
+
+const mmf_family mmf_gpu_mfma_f32 = {
+    .name = "gemm_mfma_f32",
+    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
+    .supports = supports,
+    .configure = mmf_gpu_gemm_configure,
+    .run = mmf_gpu_gemm_run,
+    .rows_independent_of_m = true,
+    .work = work,
+    .gflops_float = MMF_AMD_GFLOPS,
+};
+
+const mmf_family mmf_gpu_mfma_f64 = {
+    .name = "gemm_mfma_f64",
+    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
+    .supports = supports,
+    .configure = mmf_gpu_gemm_configure,
+    .run = mmf_gpu_gemm_run,
+    .rows_independent_of_m = true,
+    .work = work,
+    .gflops_double = MMF_AMD_GFLOPS,
 };

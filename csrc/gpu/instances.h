@@ -62,7 +62,9 @@ extern const mmf_family mmf_gpu_simt_splitk;     /* the same, for few tiles and 
 extern const mmf_family mmf_gpu_pingpong;        /* matrix cores of gfx950, whole chunks */
 extern const mmf_family mmf_gpu_pingpong_staged; /* the same of gfx942 */
 extern const mmf_family mmf_gpu_thin;            /* matrix cores of CDNA, few rows */
-extern const mmf_family mmf_gpu_mfma;  /* matrix cores of gfx942 and gfx950; float16, bfloat16 */
+extern const mmf_family mmf_gpu_mfma;            /* matrix cores of CDNA; float16, bfloat16 */
+extern const mmf_family mmf_gpu_mfma_f32;        /* the same, float32 */
+extern const mmf_family mmf_gpu_mfma_f64;        /* the same, float64 */
 extern const mmf_family mmf_gpu_wmma;  /* of RDNA3 and RDNA4; float16, bfloat16, whole chunks */
 extern const mmf_family mmf_gpu_wgmma; /* matrix instructions of sm_90a; float16, bfloat16 */
 extern const mmf_family mmf_gpu_mma;   /* of sm_80 and later; float16, bfloat16, tf32, float64 */

@@ -35,6 +35,16 @@ TAKES: dict[str, dict[str, tuple[Any, ...]]] = {
     "gemm_mma": {"prepack": (False,)},
     "gemm_fma": {"prepack": (False,), "dtype": ("float32",)},
 }
+_WIDE = {  # the loop and the epilogues of gemm_mfma and gemm_simt on other types
+    "m": (*_ENDS, 257),
+    "n": (*_ENDS, 257),
+    "k": (*_ENDS, 257, 0),
+    "a_view": ("plain", "offset", "padded"),
+    "b_view": ("plain", "offset", "padded"),
+    "batch": ("", "2", "a", "b", "inner"),
+}
+TAKES["gemm_mfma_f32"] = _WIDE | {"dtype": ("float32",)}
+TAKES["gemm_mfma_f64"] = _WIDE | {"dtype": ("float64",), "allow_tf32": (False,)}
 _CHUNKS = {  # lines of whole runs of 16 bytes
     "m": (1, 3, 7, 17, *_EIGHTS),
     "n": _EIGHTS,

@@ -8,10 +8,11 @@
 
 /* Lines: of the tile, in two regions of half as many. AlongK: k has stride 1, else the lines have.
  * Wide: chunks may be loaded at once. */
-template <bool AlongK, bool Wide, int Lines, int Threads> struct carrier;
+template <bool AlongK, bool Wide, int Lines, int Threads, int Element = ELEMENT> struct carrier;
 
 /* k has stride 1: a thread takes chunk c of the lines thread / 8 + Threads / 8 * i. */
-template <bool Wide, int Lines, int Threads> struct carrier<true, Wide, Lines, Threads> {
+template <bool Wide, int Lines, int Threads, int Element>
+struct carrier<true, Wide, Lines, Threads, Element> {
     enum { APART = Threads / 8, LOADS = Lines / APART };
     static_assert(APART % 16 == 0 && LOADS % 2 == 0, "a load lies in one region, swizzled alike");
     region regions[2];
@@ -45,7 +46,7 @@ template <bool Wide, int Lines, int Threads> struct carrier<true, Wide, Lines, T
     /* The step that begins at k; only the next `left` elements of a line count. */
     __attribute__((device, always_inline)) void fetch_cut(long long k, int left)
     {
-        const int mine = left - (int)(thread_id() & 7) * 8;
+        const int mine = left * Element - (int)(thread_id() & 7) * 16; /* bytes */
         MMF_UNROLL
         for (int i = 0; i < LOADS; i++) {
             const unsigned at = offset[i] + (unsigned)k * region::SIZE;
@@ -53,8 +54,8 @@ template <bool Wide, int Lines, int Threads> struct carrier<true, Wide, Lines, T
                 load_chunk<Wide>(regions[region_of_load(i)].describe(), mine > 0 ? at : NOWHERE, 0);
             MMF_UNROLL
             for (int d = 0; d < 4; d++) {
-                const int inside = mine - 2 * d;
-                next[i][d] &= inside > 1 ? 0xffffffff : inside == 1 ? 0xffff : 0;
+                const int inside = mine - 4 * d;
+                next[i][d] &= inside > 2 ? 0xffffffff : inside == 2 ? 0xffff : 0;
             }
         }
     }
@@ -75,9 +76,9 @@ template <bool Wide, int Lines, int Threads> struct carrier<true, Wide, Lines, T
     }
 };
 
-/* The lines have stride 1: a thread takes chunk c, eight lines, of four neighbouring k, and
- * transposes. Bit 6 of the thread chooses the half of the lines, so that a wave stays in one; the
- * other bits are dealt out so that 16 neighbours write to 16 different places of the banks. */
+/* 16 bits, the lines have stride 1: a thread takes chunk c, eight lines, of four neighbouring k,
+ * and transposes. Bit 6 of the thread chooses the half of the lines, so that a wave stays in one;
+ * the other bits are dealt out so that 16 neighbours write to 16 different places of the banks. */
 struct transposer {
     enum { LOADS = 4 };
     unsigned slot;
@@ -121,7 +122,7 @@ struct transposer {
 };
 
 template <bool Wide, int Lines, int Threads>
-struct carrier<false, Wide, Lines, Threads> : transposer {
+struct carrier<false, Wide, Lines, Threads, 2> : transposer {
     static_assert(Lines / 8 * (LINE_K / LOADS) == Threads && Lines % 128 == 0,
                   "one chunk a thread");
     region begin, at;
@@ -159,6 +160,98 @@ struct carrier<false, Wide, Lines, Threads> : transposer {
         MMF_UNROLL
         for (int i = 0; i < LOADS; i++)
             next[i] = load_chunk<Wide>(at.describe(), offset[i], 0);
+    }
+};
+
+/* 32 and 64 bits, the lines have stride 1: a thread takes squares of CHUNK_K neighbouring lines and
+ * k, and turns them over. Eight neighbours take the k of a line, so that they write to all places
+ * of the banks; the lines of a wave make 128 bytes of each k. */
+template <bool Wide, int Lines, int Threads, int Element>
+struct carrier<false, Wide, Lines, Threads, Element> {
+    enum {
+        APART = Threads / 8 * CHUNK_K, /* lines between a thread's squares */
+        SQUARES = Lines / APART,
+    };
+    static_assert(SQUARES * APART == Lines && Lines / 2 % (8 * CHUNK_K) == 0,
+                  "a wave's square lies in one region");
+    region begin[SQUARES], at[SQUARES];
+    unsigned offset[SQUARES][CHUNK_K], slot;
+    chunk next[SQUARES][CHUNK_K];
+
+    static __attribute__((device, always_inline)) int first_k()
+    {
+        return (thread_id() & 7) * CHUNK_K;
+    }
+
+    __attribute__((device, always_inline)) void start(const region &low, const region &high)
+    {
+        const unsigned line = ((unsigned)thread_id() >> 3) * CHUNK_K;
+        MMF_UNROLL
+        for (int s = 0; s < SQUARES; s++) {
+            const unsigned mine = s * APART + line;
+            const bool second = __builtin_amdgcn_readfirstlane((int)mine) >= Lines / 2;
+            begin[s] = second ? high : low;
+            MMF_UNROLL
+            for (int i = 0; i < CHUNK_K; i++)
+                offset[s][i] =
+                    (first_k() + i) * begin[s].pitch + (mine - second * (Lines / 2)) * region::SIZE;
+        }
+        slot = place<true>(line, thread_id() & 7);
+    }
+
+    __attribute__((device, always_inline)) void go_to(long long k)
+    {
+        MMF_UNROLL
+        for (int s = 0; s < SQUARES; s++) {
+            at[s].base = begin[s].base + k * begin[s].pitch;
+            at[s].bytes = begin[s].bytes - k * begin[s].pitch;
+        }
+    }
+
+    __attribute__((device, always_inline)) void fetch_cut(long long k, int left)
+    {
+        go_to(k);
+        MMF_UNROLL
+        for (int s = 0; s < SQUARES; s++) {
+            MMF_UNROLL
+            for (int i = 0; i < CHUNK_K; i++) {
+                const bool inside = first_k() + i < left;
+                next[s][i] = load_chunk<Wide>(at[s].describe(), inside ? offset[s][i] : NOWHERE, 0);
+            }
+        }
+    }
+
+    __attribute__((device, always_inline)) void fetch(unsigned k)
+    {
+        go_to(k);
+        MMF_UNROLL
+        for (int s = 0; s < SQUARES; s++) {
+            MMF_UNROLL
+            for (int i = 0; i < CHUNK_K; i++)
+                next[s][i] = load_chunk<Wide>(at[s].describe(), offset[s][i], 0);
+        }
+    }
+
+    /* Dwords of element `line` of each k's chunk, one after another. */
+    __attribute__((device, always_inline)) chunk turned(int s, int line) const
+    {
+        enum { DWORDS = Element / 4 };
+        chunk value;
+        MMF_UNROLL
+        for (int d = 0; d < 4; d++)
+            value[d] = next[s][d / DWORDS][line * DWORDS + d % DWORDS];
+        return value;
+    }
+
+    __attribute__((device, always_inline)) void put(local lines) const
+    {
+        MMF_UNROLL
+        for (int s = 0; s < SQUARES; s++) {
+            MMF_UNROLL
+            for (unsigned line = 0; line < CHUNK_K; line++)
+                *(MMF_LOCAL chunk *)(lines + (slot ^ line * 16) + (s * APART + line) * LINE) =
+                    turned(s, (int)line);
+        }
     }
 };
 

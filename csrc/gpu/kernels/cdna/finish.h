@@ -19,6 +19,9 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
         WAVES_M = PART_ROWS / WAVE_ROWS,
         PITCH = Row::tile_n + 4, /* floats of a line of sums in shared memory */
         BAND = WAVES_M * 16,     /* lines of sums that the general epilogue takes at once */
+        RUN = run<Row::operands>::count,
+        RUNS = 8 / RUN, /* of a lane's eight columns in either half */
+        RUN_BLOCKS = COLUMN_BLOCKS / 2 / RUNS,
     };
     static_assert(BAND * PITCH * 4 + TILE_BYTES <= Row::lds,
                   "a band of sums and the tile's matrices");
@@ -53,6 +56,17 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
         }
     }
 
+    /* The second runs of the first rows in the places of the first runs, for a rolled loop. */
+    template <int Rows> __attribute__((device, always_inline)) void move_over()
+    {
+        MMF_UNROLL
+        for (int i = 0; RUNS > 1 && i < Rows; i++) {
+            MMF_UNROLL
+            for (int j = 0; j < COLUMN_BLOCKS; j += 2)
+                sum[i][j] = sum[i][j + 1];
+        }
+    }
+
     template <int Parts>
     using runs_of_part =
         register_epilogue<Row::operands, Blocks / Parts, GROUPS, bounded_buffer, wave_sums>;
@@ -71,18 +85,27 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
     {
         enum { ROWS = Blocks / Parts };
         runs_of_part<Parts> runs;
-        runs.start(read_again(args), t, m, n);
+        if (RUNS == 1)
+            runs.start(read_again(args), t, m, n);
         MMF_ROLLED
         for (int part = 0; part < Parts; part++) {
-            MMF_UNROLL
-            for (int i = 0; i < ROWS; i++) {
+            MMF_ROLLED
+            for (int r = 0; r < RUNS; r++) {
+                if (RUNS > 1)
+                    runs.start(read_again(args), t, m, n + r * RUN);
                 MMF_UNROLL
-                for (int j = 0; j < COLUMN_BLOCKS; j++) {
-                    runs.z[j / 2][i][j % 2 * 2] = sum[i][j].xy;
-                    runs.z[j / 2][i][j % 2 * 2 + 1] = sum[i][j].zw;
+                for (int i = 0; i < ROWS; i++) {
+                    MMF_UNROLL
+                    for (int j = 0; j < COLUMN_BLOCKS; j++) {
+                        if (j % 2 >= RUN_BLOCKS)
+                            continue;
+                        runs.z[j / 2][i][j % 2 * 2] = sum[i][j].xy;
+                        runs.z[j / 2][i][j % 2 * 2 + 1] = sum[i][j].zw;
+                    }
                 }
+                runs.finish(read_again(args), t, step(part * ROWS));
+                move_over<ROWS>();
             }
-            runs.finish(read_again(args), t, step(part * ROWS));
             move_up<ROWS>();
         }
     }

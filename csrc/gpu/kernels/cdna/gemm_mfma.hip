@@ -1,133 +1,25 @@
-/* Matrix cores of CDNA3 (gfx942) and CDNA4 (gfx950): float16 and bfloat16 inputs, float sums, A and
- * B each with stride 1 along one axis and any stride between 0 and 2^23 along the other.
- * Path of a call: chosen before gemm_simt on these GPUs; launched by gpu/launch_plan.c.
- *
- * Each wave computes 64 x 64 sums of a tile: 64 rows, 32 columns of its left half and the 32
- * columns half a tile further (gated: gate and up). 64 columns of A and 64 rows of B lie in shared
- * memory, so that two workgroups of 128 x 128 share a CU and one multiplies while the other one
- * fetches. The next step's elements travel to registers meanwhile.
- *
- * The last step of k comes first: it alone may be cut, and needs masks. Elements outside of the
- * operands are out of the bounds of a buffer descriptor and come as 0. */
-#include "gpu/kernels/cdna/carrier.h"
+/* Matrix cores of CDNA: float16 and bfloat16 inputs, float sums. gfx90a has the rows of bfloat16
+ * alone: its matrix cores read subnormals of float16 as 0.
+ * Path of a call: chosen before gemm_simt on these GPUs; launched by gpu/launch_plan.c. */
 #include "gpu/kernels/cdna/finish.h"
+#include "gpu/kernels/cdna/mfma_loop.h"
 
-typedef this_row row;
+struct product {
+    typedef block sums;
+    enum { PARTS = MULTIPLY_PARTS };
 
-enum {
-    WAVE = 64,  /* lanes, and sums along each side of a wave's square */
-    BLOCKS = 4, /* of 16 x 16 sums along each side of the square */
-    WAVES_M = row::tile_m / WAVE,
-    WAVES_N = row::tile_n / WAVE,
-    HALF_M = row::tile_m / 2,     /* lines of a region */
-    HALF_N = row::tile_n / 2,     /* gated: of a stream */
-    B_LINES = row::tile_m * LINE, /* where B's lines begin */
-    A_ALONG_K = row::layout == LAYOUT_NN || row::layout == LAYOUT_NT,
-    B_ALONG_K = row::layout == LAYOUT_NT || row::layout == LAYOUT_TT,
-};
-static_assert(row::tile_m % WAVE == 0 && row::tile_n % WAVE == 0 && row::tile_k == LINE_K,
-              "waves of 64 x 64");
-static_assert(row::threads == WAVES_M * WAVES_N * WAVE, "kernels.def");
-static_assert(row::lds == (row::tile_m + row::tile_n) * LINE, "kernels.def");
-
-/* Block j of a wave's columns begins this many lines of B after its first. */
-MMF_DEVICE constexpr int column_line(int j)
-{
-    return j / 2 * HALF_N + block_line(j % 2);
-}
-
-/* sum += A B over all of k; without any k a step of zeros. */
-template <bool Wide>
-MMF_DEVICE void sum_products(const region a_regions[2], const region b_regions[2], long long k_end,
-                             local lines, unsigned wave, block sum[BLOCKS][BLOCKS])
-{
-    carrier<A_ALONG_K, Wide, row::tile_m, row::threads> a;
-    carrier<B_ALONG_K, Wide, row::tile_n, row::threads> b;
-    reader<A_ALONG_K> a_reader;
-    reader<B_ALONG_K> b_reader;
-    a.start(a_regions[0], a_regions[1]);
-    b.start(b_regions[0], b_regions[1]);
-    a_reader.start(wave / WAVES_N * WAVE);
-    b_reader.start(wave % WAVES_N * (WAVE / 2));
-
-    const unsigned k_last = k_end ? (unsigned)(k_end - 1) / LINE_K * LINE_K : 0;
-    a.fetch_cut(k_last, (int)(k_end - k_last));
-    b.fetch_cut(k_last, (int)(k_end - k_last));
-    /* After the last step the one before is fetched once more, rather than branch. */
-    const unsigned k_top = k_last ? k_last - LINE_K : 0;
-    MMF_ROLLED
-    for (unsigned k = 0; k <= k_last; k += LINE_K) {
-        meet();
-        a.put(lines);
-        b.put(lines + B_LINES);
-        const unsigned k_next = k < k_top ? k : k_top;
-        a.fetch(k_next);
-        if (!Wide)
-            keep_order(); /* single elements of both at once need too many registers */
-        b.fetch(k_next);
-        wait_for_shared();
-        meet();
-        chunk of_a[2][BLOCKS], of_b[2][BLOCKS];
-        MMF_UNROLL
-        for (int half = 0; half < 2; half++) {
-            MMF_UNROLL
-            for (int i = 0; i < BLOCKS; i++)
-                of_a[half][i] = a_reader.read(lines, half, block_line(i));
-            MMF_UNROLL
-            for (int j = 0; j < BLOCKS; j++)
-                of_b[half][j] = b_reader.read(lines + B_LINES, half, column_line(j));
-        }
-        MMF_UNROLL
-        for (int half = 0; half < 2; half++) {
-            MMF_UNROLL
-            for (int i = 0; i < BLOCKS; i++) {
-                MMF_UNROLL
-                for (int j = 0; j < BLOCKS; j++)
-                    sum[i][j] = multiply<row::operands>(of_b[half][j], of_a[half][i], sum[i][j]);
-            }
-        }
+    static __attribute__((device, always_inline)) block add(chunk b, chunk a, block sum, int part)
+    {
+        return multiply_part<row::operands>(b, a, sum, part);
     }
-}
-
-MMF_DEVICE int at_most(int lines, int most)
-{
-    return lines < most ? lines : most;
-}
-
-MMF_DEVICE void find_products(const mmf_gemm_args &args, const tile &t, char *shared, unsigned wave,
-                              block sum[BLOCKS][BLOCKS])
-{
-    const mmf_gemm_strides &of_a = args.strides[MMF_GEMM_A], &of_b = args.strides[MMF_GEMM_B],
-                           &of_up = args.strides[args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B];
-    const char *const a_matrix = t.matrix(MMF_GEMM_A), *const b_matrix = t.matrix(MMF_GEMM_B),
-                      *const up_matrix = t.matrix(args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B);
-    region a[2], b[2];
-    a[0] = region_of<A_ALONG_K>(a_matrix, of_a.row, of_a.col, t.m0, at_most(t.rows, HALF_M), args.m,
-                                args.k);
-    a[1] = region_of<A_ALONG_K>(a_matrix, of_a.row, of_a.col, t.m0 + HALF_M, t.rows - HALF_M,
-                                args.m, args.k);
-    b[0] = region_of<B_ALONG_K>(b_matrix, of_b.col, of_b.row, t.n0, at_most(t.cols, HALF_N), args.n,
-                                args.k);
-    b[1] = region_of<B_ALONG_K>(up_matrix, of_up.col, of_up.row, args.gated ? t.n0 : t.n0 + HALF_N,
-                                args.gated ? t.cols : t.cols - HALF_N, args.n, args.k);
-    const long long a_run = A_ALONG_K ? args.k : args.m, b_run = B_ALONG_K ? args.k : args.n;
-    const bool wide = is_even<A_ALONG_K>(a[0], a_run) && is_even<B_ALONG_K>(b[0], b_run) &&
-                      is_even<B_ALONG_K>(b[1], b_run);
-    if (wide)
-        sum_products<true>(a, b, args.k, (local)shared, wave, sum);
-    else
-        sum_products<false>(a, b, args.k, (local)shared, wave, sum);
-}
+};
 
 MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
 {
     MMF_SHARED static char shared[row::lds];
-    const unsigned wave = (unsigned)__builtin_amdgcn_readfirstlane(thread_id() >> 6);
     wave_sums<row, BLOCKS, BLOCKS, false> sums = {};
-    find_products(read_again(args), tile_of_workgroup<row>(read_again(args), shared), shared, wave,
-                  sums.sum);
-    barrier();
+    find_products<product>(args, shared, sums.sum);
     const tile t = tile_of_workgroup<row>(read_again(args), shared);
     /* Half of the rows at a time: half of the code, for one more instruction in a run. */
-    sums.finish<2>(read_again(args), t, shared, (int)(wave / WAVES_N), (int)(wave % WAVES_N));
+    sums.finish<2>(read_again(args), t, shared, (int)wave_m(), (int)wave_n());
 }

@@ -1,12 +1,18 @@
-/* A and B in shared memory: lines (m of A, n of B) of 64 elements of 16 bits along k, in 8 chunks
- * of 16 bytes; chunk c of a line lies at place c ^ swizzle(line), against bank conflicts.
+/* A and B in shared memory: lines (m of A, n of B) of 128 bytes along k, in 8 chunks of 16 bytes;
+ * chunk c of a line lies at place c ^ swizzle(line), against bank conflicts.
  * Path of a call: the main loops of kernels for CDNA. */
 #ifndef MMF_CDNA_LDS_H
 #define MMF_CDNA_LDS_H
 
 #include "gpu/kernels/common/amd.h"
+#include "gpu/kernels/common/tile.h"
 
-enum { LINE_K = 64, LINE = LINE_K * 2 }; /* elements and bytes of a line */
+enum {
+    ELEMENT = sizeof(element<this_row::operands>::type),
+    LINE = 128,              /* bytes of a line */
+    LINE_K = LINE / ELEMENT, /* its elements */
+    CHUNK_K = 16 / ELEMENT,  /* elements of a chunk */
+};
 
 /* The 16 lanes of a fragment read lines 8 (i / 4) + i % 4, plus 4 for an odd block: the first two
  * terms tell 8 neighbours apart. AlongK is false where lines are written transposed, 16 threads

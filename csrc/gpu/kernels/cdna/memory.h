@@ -5,9 +5,9 @@
 #include "gpu/kernels/cdna/lds.h"
 #include "gpu/kernels/common/amd.h"
 
-/* Lines (m of A, n of B) of an operand of 16-bit elements, from one k on. */
+/* Lines (m of A, n of B) of an operand, from one k on. */
 struct region {
-    enum { SIZE = 2 };
+    enum { SIZE = ELEMENT };
     const char *base;
     long long bytes; /* from base to the end of the last element; none: <= 0 */
     unsigned pitch;  /* bytes between lines, or between k */
@@ -38,7 +38,8 @@ MMF_DEVICE region region_of(const char *matrix, long long line_step, long long k
 /* Dwords of a chunk lie at multiples of 4 bytes, and all of a dword inside or outside. */
 template <bool AlongK> MMF_DEVICE bool is_even(const region &r, long long run)
 {
-    return (((unsigned long long)r.base | r.pitch) & 3) == 0 && run % 2 == 0;
+    const unsigned long long places = (unsigned long long)r.base | r.pitch;
+    return ELEMENT > 2 || ((places & 3) == 0 && run % 2 == 0);
 }
 
 template <bool Wide>
