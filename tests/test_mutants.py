@@ -43,8 +43,9 @@ TRIES = 6  # calls on which a mutant is tried at least
 LEAST = 0.97  # of the waits that had something to wait for
 # Barriers that are not needed: find_matrices writes what is read after the first barrier of the band loop; behind the
 # last read of a step of k that stands alone, two keep the phases of the waves apart.
-REDUNDANT_BARRIERS = {"gemm_mfma": 1, "gemm_mfma_f32": 1, "gemm_mfma_f64": 1, "gemm_wmma": 1, "gemm_pingpong": 2}
-REDUNDANT_BARRIERS["gemm_pingpong_staged"] = 1
+REDUNDANT_BARRIERS = {
+    "gemm_mfma": 1, "gemm_mfma_f32": 1, "gemm_mfma_f64": 1, "gemm_pingpong": 2, "gemm_pingpong_staged": 1,
+}  # fmt: skip
 # At least, of short kernels: one without epilogue, those without K.
 WAITS = {"simt_splitk": 20, "reduce_splitk": 20, "reorder": 10}
 PLANS = {"reduce_splitk": "gemm_simt_splitk", "reorder": "gemm_simt"}  # a step -> a family of calls with it
