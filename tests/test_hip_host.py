@@ -110,8 +110,8 @@ def test_explain_says_which_kernel_and_why(dev, name):
     }
     found = mf.explain(a, w, **others)
     refused = [row.reason for row in found.candidates if row.family == "gemm_mfma" and dtype[0] in row.name[-8:]]
-    chunks = shapes[0][-1] % 8 == 0  # else gemm_pingpong_staged refuses
-    assert found.family == ("gemm_simt" if why else "gemm_pingpong_staged" if chunks else "gemm_mfma")
+    chunks = shapes[0][-1] % 8 == 0  # else gemm_thin refuses
+    assert found.family == ("gemm_simt" if why else "gemm_thin" if chunks else "gemm_mfma")
     assert refused.count(None) == (0 if why else 1)  # of the instances for this dtype
     assert not why or all(reason.startswith(why) for reason in refused)
 
