@@ -47,7 +47,7 @@ def kernel(part, name):
     on = "1" if space == "s" or name == TRANSPOSED else "x % 3"
     place = {
         "global": (f"off offset:{OFFSET}", '"v"(base + at[x])'),
-        "buffer": (f"%2, 0 offen offset:{OFFSET}", '"v"(at[x]), "s"(records)'),
+        "buffer": (f"%2, {'null' if part.arch == 'gfx1201' else 0} offen offset:{OFFSET}", '"v"(at[x]), "s"(records)'),
         "ds": (f"offset:{OFFSET}", '"v"(at[x])'),
         "two": (f"offset0:{OFFSET // unit} offset1:{OFFSET // unit + 3}", '"v"(at[x])'),
         "s": (f"{OFFSET:#x}", '"s"(base + at[0])'),
@@ -56,6 +56,9 @@ def kernel(part, name):
     kind = "s" if space == "s" else "v"
     operands = f'"+{kind}"(r) : {place[1]}' if loads else f': "v"(r), {place[1]}'
     order = "%0, %1" if loads or space == "buffer" else "%1, %0"
+    if TWO.fullmatch(name) and not loads:  # two elements, each with its registers
+        halves = ("r.x", "r.y") if words == 2 else ("r.xy", "r.zw")
+        operands, order = f': "v"({halves[0]}), "v"({halves[1]}), {place[1]}', "%2, %0, %1"
     text = f'asm volatile("{name} {order}{tail}\\n {wait}" : {operands} : "memory");'
     return f"""
 typedef unsigned words {f"__attribute__((ext_vector_type({words})))" if words > 1 else ""};

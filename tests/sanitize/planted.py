@@ -15,7 +15,7 @@ from fuzz import run as fuzzing
 from . import toolchain
 
 SEED, CALLS = 1, 100_000
-COPIED = ("csrc", "cmake", "python", "CMakeLists.txt", "pyproject.toml")
+COPIED = ("csrc", "cmake", "python", "tests/c/tile_model.h", "CMakeLists.txt", "pyproject.toml")
 
 
 @dataclass(frozen=True)
