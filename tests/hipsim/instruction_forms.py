@@ -55,8 +55,8 @@ class Form:
         self.flushes = self.units and self.chunk == 32
 
     def _roles(self):
-        """Of the operands: D, sources, a mask M, or a literal K."""
-        roles = ["S0", "S1", "S2"]
+        """Of the operands: D, sources, a mask M, a literal K, or a constant I of 16 bits."""
+        roles = ["S0", "S1", "S2"] if "SIMM16" not in self.code else ["I"]
         if self.name.startswith(("v_fmamk", "v_madmk")):
             roles = ["S0", "K", "S1"]
         if "fmaak" in self.name:
@@ -176,7 +176,7 @@ class ScalarForm(Form):
         size, execute_mask = ("b32", "exec_lo") if self.rdna else ("b64", "exec")
         texts = []
         for role, operand in zip(self.roles, self.operands, strict=True):
-            texts.append(operand.replace("R", "%[d]" if role == "D" else f"%[{self.register[role]}]"))
+            texts.append(operand.replace("R", "%[d]" if role == "D" else f"%[{self.register.get(role)}]"))
         lines = [f"s_mov_{size} %[s], {execute_mask}", f"s_mov_{size} {execute_mask}, %[w]", "s_cmp_lg_u32 %[v], 0"]
         lines += [f"{self.mnemonic} {', '.join(texts)}", "s_nop 4", "s_cselect_b32 %[e], 1, 0"]
         return [*lines, f"s_mov_{size} %[w], {execute_mask}", f"s_mov_{size} {execute_mask}, %[s]"]
@@ -197,6 +197,7 @@ class ScalarForm(Form):
             EXEC=mask,
             EXEC_LO=mask,
             WAVE64=int(lanes == 64),
+            SIMM16=int(named.get("I", "0"), 0),
             **given,
         )
         result = after["D0"] & (2**64 - 1 if self.wide else 2**32 - 1)

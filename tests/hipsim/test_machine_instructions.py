@@ -172,7 +172,7 @@ def run(part, rows, inputs, suffix=""):
         sources = ", ".join(f"%{n + 1}" for n in range(count))
         registers = ", ".join(f'"v"({x})' for x in "xyz"[:count])
         lines.append(
-            f'asm("{name} %0, {sources}{suffix}{"".join(modifiers)}" : "=v"(d) : {registers}); out[{k} * {N} + i] = d;'
+            f'asm("{name} %0, {sources}{suffix}{"".join(modifiers)}" : "=&v"(d) : {registers}); out[{k} * {N} + i] = d;'
         )
     source = f"""
 extern "C" __global__ void GROUP(256) all(unsigned *out, const unsigned *a, const unsigned *b, const unsigned *c)
@@ -267,8 +267,17 @@ def test_conversions_to_halves(part, rng):
             assert np.all((pair["v_cvt_pk_bf16_f32"][~exact] & 0x7FFF) > 0x7F80)
 
 
+# -> what they make of the float32 and of the bits of the result's register before
+MIXED = {
+    "v_fma_mix_f32": lambda x, before: bits(x),
+    "v_fma_mixlo_f16": lambda x, before: (before & 0xFFFF0000) | half(x),
+    "v_fma_mixhi_f16": lambda x, before: (before & 0xFFFF) | half(x) << 16,
+}
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_mixed_precision(part, rng):
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_precision(part, rng, name):
     """fma(a, b, c), each a float32, or the low or the high half of its register as a float16."""
     inputs = operands(rng)
     halves = [[(x & 0xFFFF), x >> 16] for x in inputs]
@@ -278,13 +287,14 @@ def test_mixed_precision(part, rng):
     rows = []
     for pick in picks:
         high, is_half = ([int(k == 2) for k in pick], [int(k > 0) for k in pick])
-        rows.append(("v_fma_mix_f32", 3, f" op_sel:[{high[0]},{high[1]},{high[2]}]"
+        rows.append((f"v_mov_b32 %0, %1\\n s_nop 4\\n {name}", 3, f" op_sel:[{high[0]},{high[1]},{high[2]}]"
                      f" op_sel_hi:[{is_half[0]},{is_half[1]},{is_half[2]}]"))  # fmt: skip
     for row, pick in zip(run(part, rows, inputs), picks, strict=True):
         sources = [values[k] for values, k in zip(choices, pick, strict=True)]
-        expected = np.array([fma(*terms) for terms in zip(*sources, strict=True)], F32)
-        same = np.where(np.isnan(expected), np.isnan(f(row)), row == bits(expected))
-        assert same.all(), f"{pick}, {[x[~same][0] for x in sources]}: {f(row)[~same][0]}, {expected[~same][0]}"
+        exact = np.array([fma(*terms) for terms in zip(*sources, strict=True)], F32)
+        expected, number = MIXED[name](exact, inputs[0]), ~np.isnan(exact)
+        same = np.where(number, row == expected, np.isnan(f(row)) | (name != "v_fma_mix_f32"))
+        assert same.all(), f"{pick}, {[x[~same][0] for x in sources]}: {row[~same][0]:#x}, {expected[~same][0]:#x}"
 
 
 COMPARE = {

@@ -35,7 +35,7 @@ ELSEWHERE = {
     r"s_c?branch.*|s_endpgm": "hipsim/test_launch.py::test_guard_in_the_kernel_is_needed",
     r"s_nop": "hipsim/test_machine_checks.py::test_hazards_of_matrix_results",
     r"v_perm_b32": "hipsim/test_machine_instructions.py::test_integers",
-    r"v_fma_mix_f32": "hipsim/test_machine_instructions.py::test_mixed_precision",
+    r"v_fma_mix_f32|v_fma_mix(lo|hi)_f16": "hipsim/test_machine_instructions.py::test_mixed_precision",
     # hints, and caches that are not modelled: no state of the program
     r"s_clause|s_delay_alu|s_sendmsg|s_set_inst_prefetch_distance|s_setprio": "test_sweep.py::test_sample",
     r"global_inv|buffer_gl0_inv": "test_sweep.py::test_sample",
