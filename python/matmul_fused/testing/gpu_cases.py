@@ -67,6 +67,7 @@ TAKES["gemm_wmma"] = _CHUNKS | {
     "out_dtype": _SHORT,
     "preactivation": _SHORT,
 }
+TAKES["gemm_thin"] |= {"n": (8, 16, 24, 40, 48, 64, 72, 128, 136, 256, 264)}  # the right half of 64 is cut, too
 IN_CHUNKS = ("gemm_wgmma", "gemm_pingpong", "gemm_pingpong_staged", "gemm_thin", "gemm_wmma")
 # Of GPU kernels: more than 8 rows of tiles of 64 and of 128, which go in groups; three tiles; many steps of k.
 TILED = ((577, 65, 5), (1153, 33, 9), (257, 255, 17), (130, 257, 33), (7, 5, 1000), (3, 70, 2049))

@@ -104,7 +104,7 @@ template <> struct columns_of<true> {
  * the first is in the even block of the half, the second in the odd one. */
 template <> struct columns_of<false> {
     descriptor memory[2];
-    unsigned at, pitch;
+    unsigned at[2], pitch;
 
     struct part {
         unsigned pair[2][8];
@@ -124,30 +124,33 @@ template <> struct columns_of<false> {
     {
         enum { HALF = row::tile_n / 2 };
         const int up = args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B;
-        const int mine = (thread_id() & 15) * 2, right = args.gated || t.cols <= HALF ? 0 : HALF;
-        /* Beyond the last pair of columns that one is read; its sums are not stored. */
-        const int last = (t.cols - right < HALF ? t.cols - right : HALF) - 2;
+        const int mine = (thread_id() & 15) * 2;
         pitch = (unsigned)args.strides[MMF_GEMM_B].row * 2;
-        at = (mine < last ? mine : last) * 2;
         MMF_UNROLL
         for (int h = 0; h < 2; h++) {
-            const long long first = t.n0 + (h ? right : 0);
+            /* Without columns on the right those on the left are read again. */
+            const int begin = h == 0 || args.gated || t.cols <= HALF ? 0 : HALF;
+            /* Beyond the last pair of columns that one is read; its sums are not stored. */
+            const int last = (t.cols - begin < HALF ? t.cols - begin : HALF) - 2;
+            at[h] = (mine < last ? mine : last) * 2;
             /* The compiler may compute it in a vector register. */
             const int bytes = __builtin_amdgcn_readfirstlane(
                 (int)(((unsigned)args.k - 1) * pitch + (last + 2) * 2));
-            memory[h] = bounded(t.matrix(h ? up : MMF_GEMM_B) + first * 2, (unsigned)bytes);
+            memory[h] =
+                bounded(t.matrix(h ? up : MMF_GEMM_B) + (t.n0 + begin) * 2, (unsigned)bytes);
         }
     }
 
     __attribute__((device, always_inline)) void load(part &to, unsigned k, unsigned k_end) const
     {
-        const unsigned from = k < k_end ? at + k * pitch : NOWHERE;
         MMF_UNROLL
         for (int i = 0; i < 8; i++) {
             MMF_UNROLL
-            for (int h = 0; h < 2; h++)
+            for (int h = 0; h < 2; h++) {
+                const unsigned from = k < k_end ? at[h] + k * pitch : NOWHERE;
                 to.pair[h][i] =
                     __builtin_amdgcn_raw_buffer_load_b32(memory[h], (int)(from + i * pitch), 0, 0);
+            }
         }
     }
 
