@@ -1,8 +1,9 @@
-/* The family gemm_wgmma: matrix instructions and tensor copies of Hopper. Path of a call: asked by
- * the plan; run() ends in launch_plan.c. */
+/* The families gemm_wgmma and gemm_wgmma_pingpong: matrix instructions and tensor copies of Hopper.
+ * Path of a call: asked by the plan; run() ends in launch_plan.c. */
 #include "gpu/gemm.h"
 
 #include "gpu/describe.h"
+#include "gpu/epilogue_form.h"
 #include "gpu/kernels/nvidia/wgmma_args.h"
 
 #include <stddef.h>
@@ -129,6 +130,24 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
     return layout == own;
 }
 
+/* Ping-pong finishes in registers alone; a stream of a gate must be whole lines of the store. */
+static bool supports_pingpong(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+{
+    matrix out;
+    if (!supports(kernel, p, reason))
+        return false;
+    if (mmf_problem_gated(p) && kernel->tile_n / 2 % BOX_LINES) {
+        snprintf(reason, MMF_REASON_TEXT, "takes no gates");
+        return false;
+    }
+    if (!describe_out(p, &out) || mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_GENERAL) {
+        snprintf(reason, MMF_REASON_TEXT,
+                 "has the epilogue in registers alone, which this call cannot take");
+        return false;
+    }
+    return true;
+}
+
 /* Boxes of a swizzled line each along x, `lines` along y. */
 static int encode(const mmf_driver *driver, const mmf_problem *p, const matrix *m, uint32_t lines,
                   void *address, mmf_tensor_map *map)
@@ -209,6 +228,7 @@ typedef struct tile_time {
 static const tile_time times[] = {
     {128, 256, 64, 0.60, 0.69, 6, 3},    {128, 128, 64, 0.33, 0.40, 4, 2},
     {64, 128, 64, 0.30, 0.40, 2.5, 2.5}, {16, 128, 64, 0.27, 0.31, 2, 2},
+    {128, 192, 64, 0.46, 0.52, 7, 0.5},  /* ping-pong */
     {128, 256, 32, 0.78, 0.935, 12, 8},  {128, 128, 32, 0.44, 0.58, 8, 6},
     {128, 64, 32, 0.33, 0.36, 7, 5},     {0, 0, 0, 1, 1, 6, 6}, /* any other */
 };
@@ -271,6 +291,13 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
         launch->grid_x = at_once;
 }
 
+/* The one epilogue that it has, also where the general one is asked for. */
+static void configure_pingpong(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+{
+    config->general_epilogue = false;
+    configure(kernel, p, config);
+}
+
 const mmf_family mmf_gpu_wgmma = {
     .name = "gemm_wgmma",
     .features = MMF_GPU_EPILOGUE_FEATURES,
@@ -279,6 +306,18 @@ const mmf_family mmf_gpu_wgmma = {
     .configure = configure,
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = false, /* k is split where rows are few */
+    .work = work,
+    .gflops_float = GFLOPS,
+};
+
+const mmf_family mmf_gpu_wgmma_pingpong = {
+    .name = "gemm_wgmma_pingpong",
+    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
+    .supports = supports_pingpong,
+    .configure = configure_pingpong,
+    .run = mmf_gpu_gemm_run,
+    .rows_independent_of_m = false, /* as gemm_wgmma, of which it is a schedule */
     .work = work,
     .gflops_float = GFLOPS,
 };

@@ -1,4 +1,5 @@
-/* Every activation of activations.def as a type: of pairs of floats, and of doubles. Path of a
+/* Every activation of activations.def as a type: of pairs of floats, and of doubles; on NVIDIA of
+ * eight floats, too. Path of a
  * call: both epilogues switch over them. */
 #ifndef MMF_ACTIVATIONS_H
 #define MMF_ACTIVATIONS_H
@@ -23,6 +24,17 @@ enum {
 #undef MMF_REAL
 #undef T
 
+#if defined(__NVPTX__)
+#define MMF_REAL mmf_float8
+#define T(name) name##_float8
+#include "gpu/kernels/common/activate.inc"
+#undef MMF_REAL
+#undef T
+#define MMF_FORM_OF_EIGHT(id, ...) MMF_FORM(id##_float8, mmf_float8, __VA_ARGS__)
+#else
+#define MMF_FORM_OF_EIGHT(id, ...)
+#endif
+
 /* What an activation is computed on at once: two floats, one double. */
 template <class Real> struct act_unit {
     typedef mmf_float2 type;
@@ -45,14 +57,45 @@ template <int Id> struct activation;
         enum { gated = 0 };                                                                        \
         MMF_FORM(id##_float2, mmf_float2, z)                                                       \
         MMF_FORM(id##_double, double, z)                                                           \
+        MMF_FORM_OF_EIGHT(id, z)                                                                   \
     };
 #define MMF_GATED(id, name, formula, source, f)                                                    \
     template <> struct activation<ACT_##id> {                                                      \
         enum { gated = 1 };                                                                        \
         MMF_FORM(id##_float2, mmf_float2, z, up)                                                   \
         MMF_FORM(id##_double, double, z, up)                                                       \
+        MMF_FORM_OF_EIGHT(id, z, up)                                                               \
     };
 #include "problem/activations.def"
 #undef MMF_FORM
+
+/* value = the activation of so many pairs, where up counts or not. */
+template <int Id, int Pairs> struct activated {
+    static __attribute__((device, always_inline)) void run(mmf_float2 *value, const mmf_float2 *up)
+    {
+        MMF_UNROLL
+        for (int p = 0; p < Pairs; p++)
+            value[p] = activation<Id>::of(value[p], up[p]);
+    }
+};
+
+#if defined(__NVPTX__)
+template <int Id> struct activated<Id, 4> {
+    static __attribute__((device, always_inline)) void run(mmf_float2 *value, const mmf_float2 *up)
+    {
+        mmf_float8 z, of_up;
+        MMF_UNROLL
+        for (int i = 0; i < 8; i++) {
+            z[i] = value[i / 2][i % 2];
+            of_up[i] = up[i / 2][i % 2];
+        }
+        z = activation<Id>::of(z, of_up);
+        MMF_UNROLL
+        for (int i = 0; i < 8; i++)
+            value[i / 2][i % 2] = z[i];
+    }
+};
+#endif
+#undef MMF_FORM_OF_EIGHT
 
 #endif

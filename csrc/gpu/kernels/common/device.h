@@ -18,6 +18,7 @@
 /* Vectors that may lie at any address of an element's alignment are never dereferenced: the wide
  * paths check the alignment first. */
 typedef float mmf_float2 __attribute__((ext_vector_type(2)));
+typedef float mmf_float8 __attribute__((ext_vector_type(8)));
 typedef float mmf_float4 __attribute__((ext_vector_type(4)));
 typedef double mmf_double4 __attribute__((ext_vector_type(4)));
 typedef unsigned short mmf_ushort4 __attribute__((ext_vector_type(4)));

@@ -205,9 +205,7 @@ template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct re
         switch (args.activation) {
 #define MMF_HOT(id)                                                                                \
     case ACT_##id:                                                                                 \
-        MMF_UNROLL                                                                                 \
-        for (int p = 0; p < PAIRS; p++)                                                            \
-            value[p] = activation<ACT_##id>::of(value[p], up[p]);                                  \
+        activated<ACT_##id, PAIRS>::run(value, up);                                                \
         break;
 #include "problem/activations.def"
         }

@@ -1,5 +1,6 @@
 /* The functions of elementary.h for two floats at once, which some GPUs multiply and add in one
- * instruction. Path of a call: under activations.h. */
+ * instruction, and for eight, which fill the gaps between dependent instructions where few warps
+ * run. Path of a call: under activations.h. */
 #ifndef MMF_PAIRS_H
 #define MMF_PAIRS_H
 
@@ -45,5 +46,45 @@ MMF_EACH(expm1)
 MMF_EACH(log1p)
 MMF_EACH(tanh)
 #undef MMF_EACH
+
+#if defined(__NVPTX__)
+#define MMF_EACH(name, function)                                                                   \
+    MMF_DEVICE mmf_float8 name##_float8(mmf_float8 x)                                              \
+    {                                                                                              \
+        mmf_float8 y;                                                                              \
+        MMF_UNROLL                                                                                 \
+        for (int i = 0; i < 8; i++)                                                                \
+            y[i] = function(x[i]);                                                                 \
+        return y;                                                                                  \
+    }
+MMF_EACH(exp2, fast_exp2)
+MMF_EACH(rcp, fast_rcp)
+MMF_EACH(expm1, expm1_float)
+MMF_EACH(log1p, log1p_float)
+MMF_EACH(tanh, tanh_float)
+#undef MMF_EACH
+
+MMF_DEVICE mmf_float8 exp_float8(mmf_float8 x)
+{
+    return exp2_float8(x * 1.44269504f);
+}
+
+MMF_DEVICE mmf_float8 divided_float8(mmf_float8 a, mmf_float8 b)
+{
+    return a * rcp_float8(b);
+}
+
+MMF_DEVICE mmf_float8 cdf_float8(mmf_float8 x)
+{
+    mmf_float8 logit;
+    MMF_POLYNOMIAL(float, logit, x *x, MMF_LOGIT_OF_CDF);
+    return rcp_float8(1 + exp2_float8(logit * x));
+}
+
+MMF_DEVICE mmf_float8 ramp_float8(mmf_float8 x)
+{
+    return x < 0 ? (mmf_float8)0 : x;
+}
+#endif
 
 #endif

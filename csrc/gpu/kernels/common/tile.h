@@ -56,9 +56,9 @@ MMF_DEVICE int dtype_of(const mmf_gemm_args &args, int operand)
 }
 
 /* Element [0, 0] of every operand for a batch index; thread i finds that of operand i. */
-MMF_DEVICE void find_matrices(const mmf_gemm_args &args, long long batch, char **matrices)
+MMF_DEVICE void find_matrices(const mmf_gemm_args &args, long long batch, char **matrices,
+                              int operand = thread_id())
 {
-    const int operand = thread_id();
     if (operand >= MMF_GEMM_OPERANDS)
         return;
     long long offset = 0;

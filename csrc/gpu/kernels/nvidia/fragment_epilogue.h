@@ -37,12 +37,22 @@ MMF_DEVICE void store_matrices(unsigned address, const unsigned bits[4])
                  : "memory");
 }
 
+/* The warpgroup, and no other. */
+MMF_DEVICE void meet_group(int consumer)
+{
+    if (consumer)
+        named_barrier<3, 128>();
+    else
+        named_barrier<2, 128>();
+}
+
 template <int Dtype, int Columns> struct fragment_epilogue {
     enum {
         CHUNK = 64,         /* columns that are finished at once: a line of shared memory */
         BLOCKS = CHUNK / 8, /* of eight columns */
         SUMS = Columns / 2,
         UP = SUMS / 2, /* gated: where the sums of the up columns begin */
+        TAKES_GATES = Columns / 2 % CHUNK == 0,
     };
     const mmf_wgmma_args &args;
     const tile &t;
@@ -134,11 +144,19 @@ template <int Dtype, int Columns> struct fragment_epilogue {
     template <int Id> __attribute__((device, always_inline)) void activate(float (&sum)[SUMS]) const
     {
         MMF_UNROLL
-        for (int i = 0; i < 4 * BLOCKS; i += 2) {
-            const mmf_float2 z = {sum[i], sum[i + 1]}, up = {sum[UP + i], sum[UP + i + 1]};
-            const mmf_float2 value = activation<Id>::of(z, up);
-            sum[i] = value.x;
-            sum[i + 1] = value.y;
+        for (int i = 0; i < 4 * BLOCKS; i += 8) {
+            mmf_float2 z[4], up[4];
+            MMF_UNROLL
+            for (int p = 0; p < 4; p++) {
+                z[p] = (mmf_float2){sum[i + 2 * p], sum[i + 2 * p + 1]};
+                up[p] = (mmf_float2){sum[UP + i + 2 * p], sum[UP + i + 2 * p + 1]};
+            }
+            activated<Id, 4>::run(z, up);
+            MMF_UNROLL
+            for (int p = 0; p < 4; p++) {
+                sum[i + 2 * p] = z[p].x;
+                sum[i + 2 * p + 1] = z[p].y;
+            }
         }
     }
 
@@ -169,26 +187,23 @@ template <int Dtype, int Columns> struct fragment_epilogue {
     {
         const mmf_gemm_args &gemm = args.gemm;
         scale<0>(sum, chunk);
-        if (gemm.gated)
+        if (TAKES_GATES && gemm.gated)
             scale<1>(sum, chunk);
         if (gemm.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
             add_c(sum, chunk);
         switch (gemm.activation) {
 #define MMF_HOT(id)                                                                                \
     case ACT_##id:                                                                                 \
-        activate<ACT_##id>(sum);                                                                   \
+        if (TAKES_GATES || !activation<ACT_##id>::gated)                                           \
+            activate<ACT_##id>(sum);                                                               \
         break;
 #include "problem/activations.def"
         }
     }
 
-    /* The warpgroup, and no other. */
     __attribute__((device, always_inline)) void meet() const
     {
-        if (consumer)
-            named_barrier<3, 128>();
-        else
-            named_barrier<2, 128>();
+        meet_group(consumer);
     }
 
     __attribute__((device, always_inline)) void store_chunk(float (&sum)[SUMS], int chunk,
@@ -216,13 +231,18 @@ template <int Dtype, int Columns> struct fragment_epilogue {
             store_box(args.out, buffer, (int)t.n0 + chunk * CHUNK, (int)t.m0 + first_row, batch);
     }
 
-    __attribute__((device, always_inline)) void finish(float (&sum)[SUMS], int batch)
+    /* The bias of start() for all threads of the warpgroup; not while one of them finishes. */
+    __attribute__((device, always_inline)) void share_bias() const
     {
         if (2 * thread < Columns)
             asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(biases + thread * 8), "f"(bias.x),
                          "f"(bias.y)
                          : "memory");
-        meet();
+    }
+
+    __attribute__((device, always_inline)) void finish(float (&sum)[SUMS], int batch)
+    {
+        meet(); /* the bias is shared */
         MMF_ROLLED
         for (int chunk = 0; chunk * CHUNK < t.cols; chunk++) {
             finish_chunk(sum, chunk);

@@ -18,176 +18,9 @@
 #include "gpu/kernels/common/epilogue_general.h"
 #include "gpu/kernels/common/epilogue_registers.h"
 #include "gpu/kernels/nvidia/fragment_epilogue.h"
-#include "gpu/kernels/nvidia/ring.h"
 #include "gpu/kernels/nvidia/wgmma.h"
 #include "gpu/kernels/nvidia/wgmma_rounded.h"
-
-typedef this_row row;
-
-enum {
-    GROUP = 128,                     /* threads of a warpgroup */
-    CONSUMERS = MMF_WGMMA_CONSUMERS, /* warpgroups that multiply */
-    TALL_ROWS = CONSUMERS * 64,
-    SWAPPED = row::tile_m < TALL_ROWS,
-    FLAT = SWAPPED ? row::tile_m : row::tile_n,
-    ROUNDED = row::operands == MMF_GEMM_FLOAT32, /* to 11 bits */
-    ONE_TILE = SWAPPED | ROUNDED,                /* a workgroup, its sums by way of the ring */
-    LINE = row::tile_k,                          /* elements */
-    STAGES = MMF_WGMMA_STAGES(row::tile_m, row::tile_n),
-    STAGE_BYTES = MMF_WGMMA_STAGE_BYTES(row::tile_m, row::tile_n),
-    TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
-    HALF_N = row::tile_n / 2, /* columns of B that are loaded at once; gated: of a stream */
-    HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
-    BOX_BYTES = 64 * MMF_WGMMA_LINE, /* 64 rows */
-    SUMS = FLAT / 2,                 /* of a thread */
-    PITCH = row::tile_n + 4,         /* floats of a line of sums */
-    A_ALONG_K = row::layout == LAYOUT_NN || row::layout == LAYOUT_NT,
-    B_ALONG_K = row::layout == LAYOUT_NT || row::layout == LAYOUT_TT,
-    TALL_ALONG_K = SWAPPED ? B_ALONG_K : A_ALONG_K,
-    FLAT_ALONG_K = SWAPPED ? A_ALONG_K : B_ALONG_K,
-};
-static_assert((SWAPPED ? row::tile_n : row::tile_m) == TALL_ROWS && row::lds == 0 &&
-                  row::tile_k * sizeof(element<row::operands>::type) == MMF_WGMMA_LINE,
-              "kernels.def");
-static_assert(!ROUNDED || (!SWAPPED && A_ALONG_K && B_ALONG_K), "what rounded_loop takes");
-static_assert(!SWAPPED || A_ALONG_K, "a box of a line along m has 64 rows");
-static_assert(row::threads == (CONSUMERS + 1) * GROUP, "kernels.def");
-static_assert(row::tile_m * PITCH * 4 <= MMF_WGMMA_RING_BYTES, "a tile of sums fits into the ring");
-static_assert(2 * STAGES * 8 <= MMF_WGMMA_MATRICES - MMF_WGMMA_BARRIERS, "two for each stage");
-
-extern MMF_DYNAMIC_SHARED char dynamic_shared[];
-
-/* Which stage of the ring is next, and the parity of its turn. */
-struct ring {
-    unsigned memory, full, empty, stage, parity;
-
-    __attribute__((device, always_inline)) void start(unsigned base, unsigned first_parity)
-    {
-        memory = base;
-        full = base + MMF_WGMMA_BARRIERS;
-        empty = full + STAGES * 8;
-        stage = 0;
-        parity = first_parity;
-    }
-
-    __attribute__((device, always_inline)) unsigned tall() const
-    {
-        return memory + stage * STAGE_BYTES;
-    }
-
-    __attribute__((device, always_inline)) unsigned flat() const
-    {
-        return tall() + TALL_BYTES;
-    }
-
-    __attribute__((device, always_inline)) void advance()
-    {
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-        parity ^= stage == 0;
-    }
-};
-
-/* The tiles of this workgroup: first, first + step, ..., and its part of k. */
-struct turns {
-    long long at, step, end;
-    unsigned rank;
-    int k_begin, k_end;
-
-    __attribute__((device, always_inline)) void start(const mmf_wgmma_args &args)
-    {
-        const unsigned log = args.cluster_log;
-        rank = log ? cluster_rank() : 0;
-        end = args.gemm.tiles_m * args.gemm.tiles_n;
-        for (int axis = 0; axis < args.gemm.batch_ndim; axis++)
-            end *= args.gemm.batch_shape[axis];
-        at = (args.gemm.first_tile + workgroup_id()) >> log;
-        step =
-            ONE_TILE || args.gemm.epilogue == MMF_EPILOGUE_GENERAL ? end : workgroup_count() >> log;
-        k_begin = 0;
-        k_end = (int)args.gemm.k;
-        if (SWAPPED) {
-            const unsigned steps = ((unsigned)k_end + row::tile_k - 1) / row::tile_k;
-            k_begin = (int)(steps * rank >> log) * row::tile_k;
-            if (rank + 1 < 1u << log)
-                k_end = (int)(steps * (rank + 1) >> log) * row::tile_k;
-        }
-    }
-
-    __attribute__((device, always_inline)) tile take(const mmf_wgmma_args &args, int *batch) const
-    {
-        const place_of_tile p = find_place(args.gemm, (unsigned long long)at);
-        tile t;
-        *batch = (int)p.batch;
-        t.columns = args.gemm.gated ? HALF_N : row::tile_n;
-        t.m0 = (SWAPPED ? p.m : ((long long)p.m << args.cluster_log) + rank) * row::tile_m;
-        t.n0 = (long long)p.n * t.columns;
-        const long long rows = args.gemm.m - t.m0, cols = args.gemm.n - t.n0;
-        t.rows = rows < row::tile_m ? (int)rows : (int)row::tile_m;
-        t.cols = cols < t.columns ? (int)cols : t.columns;
-        t.matrices = (char **)(dynamic_shared + MMF_WGMMA_MATRICES);
-        return t;
-    }
-};
-
-/* One half of the columns of B for 64 k: for this workgroup, or for both of a cluster. */
-MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map, unsigned to,
-                          unsigned barrier, int n, int k, int batch)
-{
-    enum { BOXES = B_ALONG_K ? 1 : HALF_N / LINE };
-    MMF_UNROLL
-    for (int i = 0; i < BOXES; i++) {
-        const int x = B_ALONG_K ? k : n + i * LINE, y = B_ALONG_K ? n : k;
-        if (!SWAPPED && args.cluster_log)
-            load_box_for(3, to + i * BOX_BYTES, map, barrier, x, y, batch);
-        else
-            load_box(to + i * BOX_BYTES, map, barrier, x, y, batch);
-    }
-}
-
-/* One thread: fill stages as they become empty. */
-MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
-{
-    turns turn;
-    turn.start(args);
-    r.parity = 1; /* all stages are empty */
-    const bool gated = args.gemm.gated;
-    const bool first = SWAPPED || !args.cluster_log || turn.rank == 0;
-    const bool second = SWAPPED || !args.cluster_log || turn.rank == 1;
-    MMF_ROLLED
-    for (; turn.at < turn.end; turn.at += turn.step) {
-        int batch;
-        const tile t = turn.take(args, &batch);
-        const int m = (int)t.m0, n = (int)t.n0;
-        const int a_batch = args.a_batched ? batch : 0, b_batch = args.b_batched ? batch : 0;
-        const int up_batch = (gated ? args.b_up_batched : args.b_batched) ? batch : 0;
-        MMF_ROLLED
-        for (int k = turn.k_begin; k < turn.k_end; k += row::tile_k) {
-            const unsigned full = r.full + 8 * r.stage;
-            const unsigned a = SWAPPED ? r.flat() : r.tall(), b = SWAPPED ? r.tall() : r.flat();
-            wait_for(r.empty + 8 * r.stage, r.parity);
-            expect_bytes(full, STAGE_BYTES);
-            if (A_ALONG_K) {
-                load_box(a, args.a, full, k, m, a_batch);
-            } else {
-                MMF_UNROLL
-                for (int i = 0; i < CONSUMERS; i++)
-                    load_box(a + i * BOX_BYTES, args.a, full, m + i * LINE, k, a_batch);
-            }
-            if (first)
-                load_half(args, args.b, b, full, n, k, b_batch);
-            if (second)
-                load_half(args, gated ? args.b_up : args.b, b + HALF_BYTES, full,
-                          gated ? n : n + HALF_N, k, up_batch);
-            r.advance();
-        }
-    }
-    /* Workgroups of the cluster say of every stage that it is empty: this one stays as long. */
-    MMF_ROLLED
-    for (int i = 0; i < STAGES; i++) {
-        wait_for(r.empty + 8 * r.stage, r.parity);
-        r.advance();
-    }
-}
+#include "gpu/kernels/nvidia/wgmma_tile.h"
 
 /* Until all who multiply are here. */
 MMF_DEVICE void meet_consumers()
@@ -371,6 +204,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
             args, t, {}, {}, 1, thread, consumer * 64, stores, biases, consumer};
         epilogue.start();
         products_of_tile<ROUNDED>::multiply(args, r, turn, consumer, thread, sum);
+        epilogue.share_bias();
         epilogue.finish(sum, batch);
     }
     if (thread == 0)
@@ -394,33 +228,7 @@ template <> struct consumers<true> {
         consume_one(args, r);
     }
 };
-
 MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
-    ring r;
-    r.start(shared_address(dynamic_shared), 0);
-    if (thread_id() == 0) {
-        prefetch_map(args.a);
-        prefetch_map(args.b);
-        MMF_UNROLL
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(r.full + 8 * i, 1);
-            barrier_init(r.empty + 8 * i, CONSUMERS * (SWAPPED ? 1 : 1 << args.cluster_log));
-        }
-        barriers_are_ready();
-    }
-    cluster_barrier();
-    wait_for_kernel_before();
-    let_next_kernel_begin();
-    if (thread_id() / GROUP == CONSUMERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (thread_id() == CONSUMERS * GROUP)
-            produce(args, r);
-        if (SWAPPED && args.cluster_log)
-            cluster_barrier(); /* before add_parts() */
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consumers<ONE_TILE>::run(args, r);
-    }
-    cluster_barrier(); /* a workgroup that is gone cannot be written to or read */
+    run_workgroup<consumers<ONE_TILE>, CONSUMERS, 40, 232>(args);
 }

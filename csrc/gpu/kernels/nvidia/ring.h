@@ -59,6 +59,12 @@ template <int Id, int Threads> MMF_DEVICE void named_barrier()
     asm volatile("bar.sync %0, %1;" ::"n"(Id), "n"(Threads) : "memory");
 }
 
+/* As named_barrier, without waiting: Threads count those who wait, too. */
+template <int Id, int Threads> MMF_DEVICE void arrive_at_named_barrier()
+{
+    asm volatile("bar.arrive %0, %1;" ::"n"(Id), "n"(Threads) : "memory");
+}
+
 MMF_DEVICE void barrier_init(unsigned barrier, unsigned arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)

@@ -65,6 +65,16 @@ template <int Columns, int Dtype, bool AAlongK, bool BAlongK> struct products;
 #define MMF_INPUTS_128 "%64, %65, add, 1, 1, %67, %68"
 #define MMF_ADD_128 "%66"
 #define MMF_OUTPUTS_128 MMF_D64(sum, 0)
+#define MMF_SUMS_192                                                                               \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define MMF_INPUTS_192 "%96, %97, add, 1, 1, %99, %100"
+#define MMF_ADD_192 "%98"
+#define MMF_OUTPUTS_192 MMF_D64(sum, 0), MMF_D32(sum, 64)
 #define MMF_SUMS_256                                                                               \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
@@ -103,10 +113,17 @@ template <int Columns, int Dtype, bool AAlongK, bool BAlongK> struct products;
         {                                                                                          \
             asm volatile("wgmma.wait_group.sync.aligned 0;" : MMF_OUTPUTS_##columns::"memory");    \
         }                                                                                          \
+                                                                                                   \
+        /* Of further sums, after wait(): ptxas takes a second one for another stage. */           \
+        static __attribute__((device, always_inline)) void waited(float (&sum)[columns / 2])       \
+        {                                                                                          \
+            asm volatile("" : MMF_OUTPUTS_##columns::"memory");                                    \
+        }                                                                                          \
     };
 MMF_COLUMNS(16)
 MMF_COLUMNS(64)
 MMF_COLUMNS(128)
+MMF_COLUMNS(192)
 MMF_COLUMNS(256)
 #undef MMF_COLUMNS
 #undef MMF_PRODUCTS
@@ -159,9 +176,13 @@ MMF_COLUMNS(256)
 #undef MMF_INPUTS_128
 #undef MMF_ADD_128
 #undef MMF_OUTPUTS_128
+#undef MMF_SUMS_192
 #undef MMF_SUMS_256
+#undef MMF_INPUTS_192
 #undef MMF_INPUTS_256
+#undef MMF_ADD_192
 #undef MMF_ADD_256
+#undef MMF_OUTPUTS_192
 #undef MMF_OUTPUTS_256
 #undef MMF_D8
 #undef MMF_D32

@@ -28,7 +28,8 @@ enum { MMF_WGMMA_STORE_BYTES = 64 * 128 }; /* 64 rows of a line each, on their w
 enum { MMF_WGMMA_RING_BYTES = 192 * 1024 };
 
 /* Bytes, in this order: stages of A and B, as many as fit; two store buffers for each consumer; the
- * bias of the tile's columns for each consumer; the ring's barriers; the tile's matrices. */
+ * bias of the tile's columns for each consumer; the ring's barriers; the matrices of a tile, or of
+ * a tile for each consumer. */
 #define MMF_WGMMA_STAGE_BYTES(tile_m, tile_n) (((tile_m) + (tile_n)) * MMF_WGMMA_LINE)
 #define MMF_WGMMA_STAGES(tile_m, tile_n)                                                           \
     (MMF_WGMMA_RING_BYTES / MMF_WGMMA_STAGE_BYTES(tile_m, tile_n))
@@ -36,6 +37,6 @@ enum { MMF_WGMMA_RING_BYTES = 192 * 1024 };
 #define MMF_WGMMA_BIASES (MMF_WGMMA_STORES + MMF_WGMMA_CONSUMERS * 2 * MMF_WGMMA_STORE_BYTES)
 #define MMF_WGMMA_BARRIERS (MMF_WGMMA_BIASES + MMF_WGMMA_CONSUMERS * 256 * 4)
 #define MMF_WGMMA_MATRICES (MMF_WGMMA_BARRIERS + 256)
-#define MMF_WGMMA_BYTES (MMF_WGMMA_MATRICES + 128)
+#define MMF_WGMMA_BYTES (MMF_WGMMA_MATRICES + MMF_WGMMA_CONSUMERS * 128)
 
 #endif

@@ -1,0 +1,165 @@
+/* Matrix instructions of Hopper (sm_90a) on float16 and bfloat16, A row-major, B transposed; the
+ * epilogue hides behind products. Path of a call: chosen where K is short or the epilogue long;
+ * launched by gpu/launch_plan.c.
+ *
+ * Each of the two warpgroups that multiply has tiles of its own, every other one of the
+ * workgroup's. While one finishes a tile, the other has the matrix instructions; in the ring their
+ * tiles follow each other. Two workgroups of a cluster take neighbouring tiles along m, each loads
+ * half of B's columns for both. */
+#include "gpu/kernels/nvidia/fragment_epilogue.h"
+#include "gpu/kernels/nvidia/wgmma.h"
+#include "gpu/kernels/nvidia/wgmma_tile.h"
+
+static_assert(!SWAPPED && !ROUNDED && row::layout == LAYOUT_NT, "kernels.def");
+enum { HALVES = 2 }; /* of a tile's rows: 64 each, which an instruction takes */
+
+/* Barriers by which consumer 0, 1 is told that the other one's products are all under way; those
+ * below are meet_consumers()'s and the epilogue's. */
+enum { TURN_OF_0 = 4, TURN_OF_1 = 5 };
+
+template <int Barrier> MMF_DEVICE void wait_for_turn()
+{
+    named_barrier<Barrier, CONSUMERS * GROUP>();
+}
+
+template <int Barrier> MMF_DEVICE void give_turn()
+{
+    arrive_at_named_barrier<Barrier, CONSUMERS * GROUP>();
+}
+
+/* sum = the products of a tile, by halves. Returns with the last ones under way. */
+MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, int k_end, int thread,
+                         float (&sum)[HALVES][SUMS], unsigned *last)
+{
+    typedef products<FLAT, row::operands, true, true> product;
+    const int readers = 1 << args.cluster_log; /* of a stage: workgroups */
+    unsigned before = 0;
+    MMF_ROLLED
+    for (int k = 0; k < k_end; k += row::tile_k) {
+        wait_for(r.full + 8 * r.stage, r.parity);
+        const unsigned long long tall = describe<true>(r.tall()), flat = describe<true>(r.flat());
+        products_begin();
+        MMF_UNROLL
+        for (int i = 0; i < row::tile_k / 16; i++) {
+            MMF_UNROLL
+            for (int h = 0; h < HALVES; h++)
+                product::add_to(sum[h], tall + (h * BOX_BYTES >> 4) + i * next_k<true>(),
+                                flat + i * next_k<true>(), i > 0 || k > 0);
+        }
+        products_end();
+        if (k > 0) {
+            wait_for_all_but_one();
+            if (thread < readers)
+                arrive_at(r.empty + 8 * before, thread);
+        }
+        before = r.stage;
+        r.advance();
+    }
+    *last = before;
+}
+
+/* A consumer. */
+struct alternating {
+    typedef products<FLAT, row::operands, true, true> product;
+    typedef fragment_epilogue<row::operands, FLAT> epilogue;
+
+    static __attribute__((device, always_inline)) tile take(const mmf_wgmma_args &args,
+                                                            const turns &turn, int consumer,
+                                                            int *batch)
+    {
+        tile t = turn.take(args, batch);
+        t.matrices = (char **)(dynamic_shared + MMF_WGMMA_MATRICES + consumer * 128);
+        return t;
+    }
+
+    static __attribute__((device, always_inline)) epilogue
+    begin(const mmf_wgmma_args &args, const tile &t, int consumer, int thread, int first_row)
+    {
+        const unsigned memory = shared_address(dynamic_shared);
+        epilogue e = {args,
+                      t,
+                      {},
+                      {},
+                      1,
+                      thread,
+                      first_row,
+                      memory + MMF_WGMMA_STORES + consumer * 2 * MMF_WGMMA_STORE_BYTES,
+                      memory + MMF_WGMMA_BIASES + consumer * row::tile_n * 4,
+                      consumer};
+        e.start();
+        return e;
+    }
+
+    /* What a tile needs besides its products, while the other consumer has the instructions. */
+    static __attribute__((device, always_inline)) void prepare(const mmf_wgmma_args &args,
+                                                               const turns &turn, int consumer,
+                                                               int thread, bool first)
+    {
+        int batch;
+        const tile t = take(args, turn, consumer, &batch);
+        if (first || args.gemm.batch_ndim) {
+            meet_group(consumer); /* the last tile's matrices are not needed any more */
+            find_matrices(args.gemm, batch, t.matrices, thread);
+            meet_group(consumer);
+        }
+        begin(args, t, consumer, thread, 0).share_bias();
+    }
+
+    static __attribute__((device, always_inline)) void finish(const mmf_wgmma_args &args,
+                                                              const turns &turn, int consumer,
+                                                              int thread,
+                                                              float (&sum)[HALVES][SUMS])
+    {
+        int batch;
+        const tile t = take(args, turn, consumer, &batch);
+        MMF_ROLLED
+        for (int h = 0; h < HALVES; h++) {
+            begin(args, t, consumer, thread, h * 64).finish(sum[0], batch);
+            MMF_UNROLL
+            for (int i = 0; i < SUMS; i++)
+                sum[0][i] = sum[1][i];
+        }
+    }
+
+    static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
+    {
+        const int thread = thread_id() % GROUP, consumer = thread_id() / GROUP;
+        const unsigned steps = ((unsigned)args.gemm.k + row::tile_k - 1) / row::tile_k;
+        MMF_ROLLED
+        for (int pair = 0;; pair++) {
+            const int i = 2 * pair + consumer;
+            turns turn;
+            turn.start_at(args, i);
+            if (turn.at >= turn.end)
+                break;
+            prepare(args, turn, consumer, thread, i < 2);
+            if (consumer)
+                wait_for_turn<TURN_OF_1>();
+            else if (i > 0)
+                wait_for_turn<TURN_OF_0>();
+            float sum[HALVES][SUMS];
+            unsigned last;
+            r.go_to((unsigned long long)i * steps);
+            multiply(args, r, (int)args.gemm.k, thread, sum, &last);
+            turn.start_at(args, i);
+            if (turn.at + turn.step < turn.end) {
+                if (consumer)
+                    give_turn<TURN_OF_0>();
+                else
+                    give_turn<TURN_OF_1>();
+            }
+            product::wait(sum[0]);
+            product::waited(sum[1]);
+            if (thread < 1 << args.cluster_log)
+                arrive_at(r.empty + 8 * last, thread);
+            finish(args, turn, consumer, thread, sum);
+        }
+        if (thread == 0)
+            wait_for_stores<0>();
+    }
+};
+
+MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
+{
+    run_workgroup<alternating, 1, 24, 240>(args);
+}

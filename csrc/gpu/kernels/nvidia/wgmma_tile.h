@@ -1,0 +1,231 @@
+/* What the kernels on Hopper's matrix instructions share: how a tile lies in shared memory, which
+ * tiles a workgroup takes, the thread that fills the ring, and how a workgroup begins and ends.
+ * Path of a call: gemm_wgmma.hip and gemm_wgmma_pingpong.hip, of which a workgroup is two
+ * warpgroups that multiply and one whose first thread copies A and B. */
+#ifndef MMF_NVIDIA_WGMMA_TILE_H
+#define MMF_NVIDIA_WGMMA_TILE_H
+
+#include "gpu/kernels/common/tile.h"
+#include "gpu/kernels/nvidia/ring.h"
+
+typedef this_row row;
+
+enum {
+    GROUP = 128,                     /* threads of a warpgroup */
+    CONSUMERS = MMF_WGMMA_CONSUMERS, /* warpgroups that multiply */
+    TALL_ROWS = CONSUMERS * 64,
+    SWAPPED = row::tile_m < TALL_ROWS,
+    FLAT = SWAPPED ? row::tile_m : row::tile_n,
+    ROUNDED = row::operands == MMF_GEMM_FLOAT32, /* to 11 bits */
+    ONE_TILE = SWAPPED | ROUNDED,                /* a workgroup, its sums by way of the ring */
+    LINE = row::tile_k,                          /* elements */
+    STAGES = MMF_WGMMA_STAGES(row::tile_m, row::tile_n),
+    STAGE_BYTES = MMF_WGMMA_STAGE_BYTES(row::tile_m, row::tile_n),
+    TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
+    HALF_N = row::tile_n / 2, /* columns of B that are loaded at once; gated: of a stream */
+    HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
+    TAKES_GATES = HALF_N % 64 == 0,  /* either stream in whole lines of the epilogue */
+    BOX_BYTES = 64 * MMF_WGMMA_LINE, /* 64 rows */
+    SUMS = FLAT / 2,                 /* of a thread */
+    PITCH = row::tile_n + 4,         /* floats of a line of sums */
+    A_ALONG_K = row::layout == LAYOUT_NN || row::layout == LAYOUT_NT,
+    B_ALONG_K = row::layout == LAYOUT_NT || row::layout == LAYOUT_TT,
+    TALL_ALONG_K = SWAPPED ? B_ALONG_K : A_ALONG_K,
+    FLAT_ALONG_K = SWAPPED ? A_ALONG_K : B_ALONG_K,
+};
+static_assert((SWAPPED ? row::tile_n : row::tile_m) == TALL_ROWS && row::lds == 0 &&
+                  row::tile_k * sizeof(element<row::operands>::type) == MMF_WGMMA_LINE,
+              "kernels.def");
+static_assert(!ROUNDED || (!SWAPPED && A_ALONG_K && B_ALONG_K), "what rounded_loop takes");
+static_assert(!SWAPPED || A_ALONG_K, "a box of a line along m has 64 rows");
+static_assert(row::threads == (CONSUMERS + 1) * GROUP, "kernels.def");
+static_assert(row::tile_m * PITCH * 4 <= MMF_WGMMA_RING_BYTES, "a tile of sums fits into the ring");
+static_assert(2 * STAGES * 8 <= MMF_WGMMA_MATRICES - MMF_WGMMA_BARRIERS, "two for each stage");
+
+extern MMF_DYNAMIC_SHARED char dynamic_shared[];
+
+/* Which stage of the ring is next, and the parity of its turn. */
+struct ring {
+    unsigned memory, full, empty, stage, parity;
+
+    __attribute__((device, always_inline)) void start(unsigned base, unsigned first_parity)
+    {
+        memory = base;
+        full = base + MMF_WGMMA_BARRIERS;
+        empty = full + STAGES * 8;
+        stage = 0;
+        parity = first_parity;
+    }
+
+    __attribute__((device, always_inline)) unsigned tall() const
+    {
+        return memory + stage * STAGE_BYTES;
+    }
+
+    __attribute__((device, always_inline)) unsigned flat() const
+    {
+        return tall() + TALL_BYTES;
+    }
+
+    __attribute__((device, always_inline)) void advance()
+    {
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        parity ^= stage == 0;
+    }
+
+    /* From the start on, by so many stages. */
+    __attribute__((device, always_inline)) void go_to(unsigned long long stages)
+    {
+        stage = (unsigned)(stages % STAGES);
+        parity = (unsigned)(stages / STAGES) & 1;
+    }
+};
+
+/* The tiles of this workgroup: first, first + step, ..., and its part of k. */
+struct turns {
+    long long at, step, end;
+    unsigned rank;
+    int k_begin, k_end;
+
+    __attribute__((device, always_inline)) void start(const mmf_wgmma_args &args)
+    {
+        const unsigned log = args.cluster_log;
+        unsigned workgroups; /* read each time: no register holds it across products */
+        asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(workgroups));
+        rank = log ? cluster_rank() : 0;
+        end = args.gemm.tiles_m * args.gemm.tiles_n;
+        if (args.gemm.batch_ndim)
+            end *= args.gemm.batch_shape[0];
+        at = (args.gemm.first_tile + workgroup_id()) >> log;
+        step =
+            ONE_TILE || args.gemm.epilogue == MMF_EPILOGUE_GENERAL ? end : workgroups >> log;
+        k_begin = 0;
+        k_end = (int)args.gemm.k;
+        if (SWAPPED) {
+            const unsigned steps = ((unsigned)k_end + row::tile_k - 1) / row::tile_k;
+            k_begin = (int)(steps * rank >> log) * row::tile_k;
+            if (rank + 1 < 1u << log)
+                k_end = (int)(steps * (rank + 1) >> log) * row::tile_k;
+        }
+    }
+
+    /* Its turn i; computed anew, instead of registers for it. */
+    __attribute__((device, always_inline)) void start_at(const mmf_wgmma_args &args, int i)
+    {
+        asm volatile("" : "+r"(i));
+        start(args);
+        at += i * step;
+    }
+
+    __attribute__((device, always_inline)) tile take(const mmf_wgmma_args &args, int *batch) const
+    {
+        const place_of_tile p = find_place(args.gemm, (unsigned long long)at);
+        tile t;
+        *batch = (int)p.batch;
+        t.columns = args.gemm.gated ? HALF_N : row::tile_n;
+        t.m0 = (SWAPPED ? p.m : ((long long)p.m << args.cluster_log) + rank) * row::tile_m;
+        t.n0 = (long long)p.n * t.columns;
+        const long long rows = args.gemm.m - t.m0, cols = args.gemm.n - t.n0;
+        t.rows = rows < row::tile_m ? (int)rows : (int)row::tile_m;
+        t.cols = cols < t.columns ? (int)cols : t.columns;
+        t.matrices = (char **)(dynamic_shared + MMF_WGMMA_MATRICES);
+        return t;
+    }
+};
+
+/* One half of the columns of B for 64 k: for this workgroup, or for both of a cluster. */
+MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map, unsigned to,
+                          unsigned barrier, int n, int k, int batch)
+{
+    enum { BOXES = B_ALONG_K ? 1 : HALF_N / LINE };
+    MMF_UNROLL
+    for (int i = 0; i < BOXES; i++) {
+        const int x = B_ALONG_K ? k : n + i * LINE, y = B_ALONG_K ? n : k;
+        if (!SWAPPED && args.cluster_log)
+            load_box_for(3, to + i * BOX_BYTES, map, barrier, x, y, batch);
+        else
+            load_box(to + i * BOX_BYTES, map, barrier, x, y, batch);
+    }
+}
+
+/* One thread: fill stages as they become empty. */
+MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
+{
+    turns turn;
+    r.parity = 1; /* all stages are empty */
+    const bool gated = TAKES_GATES && args.gemm.gated;
+    MMF_ROLLED
+    for (int i = 0;; i++) {
+        turn.start_at(args, i);
+        if (turn.at >= turn.end)
+            break;
+        int batch;
+        const tile t = turn.take(args, &batch);
+        const int m = (int)t.m0, n = (int)t.n0;
+        const int a_batch = args.a_batched ? batch : 0, b_batch = args.b_batched ? batch : 0;
+        const bool both = SWAPPED || !args.cluster_log;
+        const int up_batch = (gated ? args.b_up_batched : args.b_batched) ? batch : 0;
+        MMF_ROLLED
+        for (int k = turn.k_begin; k < turn.k_end; k += row::tile_k) {
+            const unsigned full = r.full + 8 * r.stage;
+            const unsigned a = SWAPPED ? r.flat() : r.tall(), b = SWAPPED ? r.tall() : r.flat();
+            wait_for(r.empty + 8 * r.stage, r.parity);
+            expect_bytes(full, STAGE_BYTES);
+            if (A_ALONG_K) {
+                load_box(a, args.a, full, k, m, a_batch);
+            } else {
+                MMF_UNROLL
+                for (int i = 0; i < CONSUMERS; i++)
+                    load_box(a + i * BOX_BYTES, args.a, full, m + i * LINE, k, a_batch);
+            }
+            if (both || turn.rank == 0)
+                load_half(args, args.b, b, full, n, k, b_batch);
+            if (both || turn.rank == 1)
+                load_half(args, gated ? args.b_up : args.b, b + HALF_BYTES, full,
+                          gated ? n : n + HALF_N, k, up_batch);
+            r.advance();
+        }
+    }
+    /* Workgroups of the cluster say of every stage that it is empty: this one stays as long. */
+    MMF_ROLLED
+    for (int i = 0; i < STAGES; i++) {
+        wait_for(r.empty + 8 * r.stage, r.parity);
+        r.advance();
+    }
+}
+
+/* A workgroup from its begin to its end. Consumers::run(args, ring) is what the warpgroups that
+ * multiply do; of each workgroup, Readers of them read a stage. The registers of a thread: before
+ * these are set, the compiler's share for 384 threads. */
+template <class Consumers, int Readers, int ProducerRegisters, int ConsumerRegisters>
+MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
+{
+    ring r;
+    r.start(shared_address(dynamic_shared), 0);
+    if (thread_id() == 0) {
+        prefetch_map(args.a);
+        prefetch_map(args.b);
+        MMF_UNROLL
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(r.full + 8 * i, 1);
+            barrier_init(r.empty + 8 * i, Readers * (SWAPPED ? 1 : 1 << args.cluster_log));
+        }
+        barriers_are_ready();
+    }
+    cluster_barrier();
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    if (thread_id() / GROUP == CONSUMERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(ProducerRegisters));
+        if (thread_id() == CONSUMERS * GROUP)
+            produce(args, r);
+        if (SWAPPED && args.cluster_log)
+            cluster_barrier(); /* before the parts of k are added up */
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(ConsumerRegisters));
+        Consumers::run(args, r);
+    }
+    cluster_barrier(); /* a workgroup that is gone cannot be written to or read */
+}
+
+#endif
