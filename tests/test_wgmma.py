@@ -21,6 +21,9 @@ TURNS = [  # tile, case
     ("128x256x64_bf16_nt", Case(25601, 320, 64, dtype="bfloat16", activation="gelu", bias="column")),
     ("128x256x64_f16_nt", Case(25700, 456, 136, dtype="float16", c="full", beta=0.7)),
     ("128x256x64_f16_nt", Case(25601, 64, 72, dtype="float16", preactivation="float16", activation="relu")),
+    ("pingpong_128x192x64_bf16_nt", Case(25601, 328, 64, dtype="bfloat16", activation="gelu", bias="row")),
+    ("pingpong_128x192x64_f16_nt", Case(25700, 456, 136, dtype="float16", bias="row", bias_dtype="float32")),
+    ("pingpong_128x192x64_f16_nt", Case(51200, 8, 8, dtype="float16", activation="silu")),
     ("64x128x64_f16_nt", Case(40000, 72, 264, dtype="float16", activation="silu", bias="row")),
     ("16x128x64_bf16_nt", Case(4001, 264, 136, dtype="bfloat16", activation="relu")),
     ("128x256x32_f32_nt", Case(2570, 1036, 100, allow_tf32=True, activation="gelu", bias="row")),
@@ -44,7 +47,7 @@ def torch():
 
 @pytest.mark.parametrize(("tile", "case"), TURNS, ids=lambda value: getattr(value, "id", value))
 def test_workgroups_take_turns(torch, tile, case, sweep_seed):
-    for layout in ("NT", "NN")[: 1 if case.allow_tf32 else 2]:
+    for layout in ("NT", "NN")[: 1 if case.allow_tf32 or "pingpong" in tile else 2]:
         kernel = f"gemm_wgmma_{tile.rpartition('_')[0]}_{layout.lower()}"
         run_case(dataclasses.replace(case, layout=layout), sweep_seed, kernel=kernel, xp=DeviceTransfer(DEVICE))
 
@@ -58,7 +61,7 @@ def compare(torch, got, want):
     torch.testing.assert_close(got.double(), want, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("tile", ["128x256x64", "128x128x64", "64x128x64", "16x128x64"])
+@pytest.mark.parametrize("tile", ["pingpong_128x192x64", "128x256x64", "128x128x64", "64x128x64", "16x128x64"])
 @pytest.mark.parametrize("batched", ["both", "a", "b"])
 def test_many_matrices(torch, tile, batched):
     torch.manual_seed(1)
@@ -124,6 +127,19 @@ def test_float32_is_rounded_to_11_bits(torch, kernel, shape):
         got = mf.matmul_fused(a, b.T, allow_tf32=True)
     assert torch.isnan(got[0]).all()
     assert m == 1 or torch.isposinf(got[-1]).all()
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 1024), (1000, 1000, 1000), (40000, 392, 64), (257, 7168, 2048)])
+def test_ping_pong_gives_the_same_bits_each_time(torch, shape):
+    """Which warpgroup is ahead of the other differs from run to run; what they compute must not."""
+    torch.manual_seed(5)
+    m, n, k = shape
+    a, b, bias = draw(torch, m, k), draw(torch, n, k, scale=k**-0.5), draw(torch, n)
+    with force_kernel("gemm_wgmma_pingpong"):
+        first = mf.matmul_fused(a, b.T, bias, "silu")
+        for _ in range(100):
+            assert torch.equal(mf.matmul_fused(a, b.T, bias, "silu"), first)
+    compare(torch, first, torch.nn.functional.silu(a.double() @ b.T.double() + bias.double()))
 
 
 def test_batches_that_no_map_describes_go_elsewhere(torch):

@@ -41,6 +41,7 @@ def test_maps_are_made_for_every_call():
         ("cuTensorMapEncodeTiled", 1, "gemm_wgmma_128x256x64_f16_nt"),
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_128x128x64_f16_nt"),
         ("cuLaunchKernelEx", 0, "gemm_wgmma_128x256x64_f16_nt"),
+        ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_pingpong_128x192x64_f16_nt"),
         ("cuFuncSetAttribute", 0, "gemm_wgmma_64x128x64_f16_nn"),  # once a kernel: no other test has this one
     ],
 )
@@ -97,3 +98,22 @@ def test_a_captured_launch_is_only_recorded():
     with force_kernel("gemm_wgmma"), Capture() as stream:
         mf.matmul_fused(x, y, out=out, stream=stream.handle)
     assert np.isnan(out.numpy()).all()
+
+
+def test_ping_pong_takes_what_leaves_it_registers():
+    a, b = arrays()
+    x, y = DeviceArray(a), DeviceArray(b)
+    bias, column = (DeviceArray(np.ones(shape, np.float16)) for shape in (264, (200, 1)))
+    c = DeviceArray(np.ones((200, 264), np.float16))
+    with force_kernel("gemm_wgmma_pingpong"):
+        clear_log()
+        out = fetch(mf.matmul_fused(x, y, bias, "gelu_tanh"))
+        (launch,) = calls("cuLaunchKernelEx")
+        assert launch.startswith("cuLaunchKernelEx(gemm_wgmma_pingpong_128x192x64_f16_nt, 4, 384"), launch
+        z = a.astype(float) @ b + 1
+        want = z / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (z + 0.044715 * z**3)))
+        assert np.allclose(out, want, rtol=2e-3, atol=1e-2)
+        for arguments in ({"activation": "swiglu"}, {"C": c, "beta": 1.0}, {"bias": column}, {"activation": "mish"}):
+            with pytest.raises(NotImplementedError, match="no gates, no C, no bias per row"):
+                mf.matmul_fused(x, y, **arguments)
+

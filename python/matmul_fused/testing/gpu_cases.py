@@ -56,6 +56,20 @@ _CHUNKS = {  # lines of whole runs of 16 bytes
 }
 _SHORT = ("", "float16", "bfloat16")
 TAKES["gemm_wgmma"] = _CHUNKS | {"out_dtype": _SHORT, "preactivation": _SHORT, "batch": ("", "2", "a", "b")}
+TAKES["gemm_wgmma_pingpong"] = _CHUNKS | {
+    "layout": ("NT",),
+    "batch": ("", "2", "a", "b"),
+    "activation": ("none", "relu", "gelu", "gelu_tanh", "silu"),
+    "gate_layout": ("",),
+    "bias": ("", "row"),
+    "bias_dtype": ("", "float32"),
+    "c": ("",),
+    "multiply": ("",),
+    "preactivation": ("",),
+    "epilogue_view": ("plain", "padded"),
+    "out_dtype": ("",),
+    "out_view": ("", "plain", "padded"),
+}
 for _family in ("gemm_pingpong", "gemm_pingpong_staged", "gemm_thin"):
     TAKES[_family] = _CHUNKS | {"layout": ("NN", "NT")}
 TAKES["gemm_wmma"] = _CHUNKS | {
@@ -68,7 +82,7 @@ TAKES["gemm_wmma"] = _CHUNKS | {
     "preactivation": _SHORT,
 }
 TAKES["gemm_thin"] |= {"n": (8, 16, 24, 40, 48, 64, 72, 128, 136, 256, 264)}  # the right half of 64 is cut, too
-IN_CHUNKS = ("gemm_wgmma", "gemm_pingpong", "gemm_pingpong_staged", "gemm_thin", "gemm_wmma")
+IN_CHUNKS = ("gemm_wgmma", "gemm_wgmma_pingpong", "gemm_pingpong", "gemm_pingpong_staged", "gemm_thin", "gemm_wmma")
 # Of GPU kernels: more than 8 rows of tiles of 64 and of 128, which go in groups; three tiles; many steps of k.
 TILED = ((577, 65, 5), (1153, 33, 9), (257, 255, 17), (130, 257, 33), (7, 5, 1000), (3, 70, 2049))
 TILED_CHUNKS = (

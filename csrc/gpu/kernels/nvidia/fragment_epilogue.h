@@ -37,6 +37,11 @@ MMF_DEVICE void store_matrices(unsigned address, const unsigned bits[4])
                  : "memory");
 }
 
+MMF_DEVICE void meet_warp()
+{
+    asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
+}
+
 /* The warpgroup, and no other. */
 MMF_DEVICE void meet_group(int consumer)
 {
@@ -46,13 +51,13 @@ MMF_DEVICE void meet_group(int consumer)
         named_barrier<2, 128>();
 }
 
-template <int Dtype, int Columns> struct fragment_epilogue {
+/* Plain: no gates, no bias per row and no C, which leaves registers for more columns. */
+template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     enum {
         CHUNK = 64,         /* columns that are finished at once: a line of shared memory */
         BLOCKS = CHUNK / 8, /* of eight columns */
         SUMS = Columns / 2,
         UP = SUMS / 2, /* gated: where the sums of the up columns begin */
-        TAKES_GATES = Columns / 2 % CHUNK == 0,
     };
     const mmf_wgmma_args &args;
     const tile &t;
@@ -86,7 +91,7 @@ template <int Dtype, int Columns> struct fragment_epilogue {
     {
         typedef typename element<Bias>::type type;
         const mmf_gemm_args &gemm = args.gemm;
-        if (gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
+        if (!Plain && gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
             MMF_UNROLL
             for (int g = 0; g < 2; g++) {
                 const int operand = MMF_GEMM_BIAS + (gemm.gated ? g : 0);
@@ -100,7 +105,7 @@ template <int Dtype, int Columns> struct fragment_epilogue {
             }
             return;
         }
-        const int up = gemm.gated && 2 * thread >= Columns / 2;
+        const int up = !Plain && gemm.gated && 2 * thread >= Columns / 2;
         const int col = 2 * thread - up * Columns / 2;
         if (2 * thread < Columns && col < t.cols)
             bias = load_pair<Bias>(t.matrix(MMF_GEMM_BIAS + up) + (t.n0 + col) * sizeof(type));
@@ -123,7 +128,7 @@ template <int Dtype, int Columns> struct fragment_epilogue {
     {
         const int first = chunk * CHUNK + (Up ? Columns / 2 : 0) + column();
         float *const z = sum + Up * UP;
-        if (args.gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
+        if (!Plain && args.gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
             MMF_UNROLL
             for (int i = 0; i < 4 * BLOCKS; i++)
                 z[i] = fused(z[i], alpha, row_bias[Up][i / 2 % 2]);
@@ -183,39 +188,18 @@ template <int Dtype, int Columns> struct fragment_epilogue {
         }
     }
 
-    __attribute__((device, always_inline)) void finish_chunk(float (&sum)[SUMS], int chunk) const
-    {
-        const mmf_gemm_args &gemm = args.gemm;
-        scale<0>(sum, chunk);
-        if (TAKES_GATES && gemm.gated)
-            scale<1>(sum, chunk);
-        if (gemm.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
-            add_c(sum, chunk);
-        switch (gemm.activation) {
-#define MMF_HOT(id)                                                                                \
-    case ACT_##id:                                                                                 \
-        if (TAKES_GATES || !activation<ACT_##id>::gated)                                           \
-            activate<ACT_##id>(sum);                                                               \
-        break;
-#include "problem/activations.def"
-        }
-    }
-
-    __attribute__((device, always_inline)) void meet() const
-    {
-        meet_group(consumer);
-    }
-
-    __attribute__((device, always_inline)) void store_chunk(float (&sum)[SUMS], int chunk,
+    /* A warp's 16 rows of a chunk, by way of its own part of a buffer. */
+    __attribute__((device, always_inline)) void store_chunk(const float (&sum)[SUMS], int chunk,
                                                             int batch) const
     {
-        const unsigned buffer = stores + chunk % 2 * MMF_WGMMA_STORE_BYTES;
-        const int lane = thread % 32, line = thread / 32 * 16 + lane % 16;
-        if (thread == 0 && chunk == 0)
+        const unsigned buffer =
+            stores + chunk % 2 * MMF_WGMMA_STORE_BYTES + thread / 32 * (16 * 128);
+        const int lane = thread % 32, line = lane % 16;
+        if (lane == 0 && chunk == 0)
             wait_for_stores<0>(); /* the last tile's newest store may be from either buffer */
-        else if (thread == 0)
+        else if (lane == 0)
             wait_for_stores<1>();
-        meet();
+        meet_warp();
         MMF_UNROLL
         for (int b = 0; b < BLOCKS; b += 2) {
             unsigned bits[4];
@@ -226,9 +210,28 @@ template <int Dtype, int Columns> struct fragment_epilogue {
             store_matrices(buffer + line * 128 + (((b + lane / 16) ^ (line & 7)) << 4), bits);
         }
         publish_to_copies();
-        meet();
-        if (thread == 0)
-            store_box(args.out, buffer, (int)t.n0 + chunk * CHUNK, (int)t.m0 + first_row, batch);
+        meet_warp();
+        if (lane == 0)
+            store_box(args.out, buffer, (int)t.n0 + chunk * CHUNK,
+                      (int)t.m0 + first_row + thread / 32 * 16, batch);
+    }
+
+    template <int Id, bool HasC>
+    __attribute__((device, always_inline)) void finish_as(float (&sum)[SUMS], int batch) const
+    {
+        MMF_ROLLED
+        for (int chunk = 0; chunk * CHUNK < t.cols; chunk++) {
+            scale<0>(sum, chunk);
+            if (activation<Id>::gated)
+                scale<1>(sum, chunk);
+            if (HasC)
+                add_c(sum, chunk);
+            activate<Id>(sum);
+            store_chunk(sum, chunk, batch);
+            MMF_UNROLL
+            for (int i = 4 * BLOCKS; i < SUMS; i++)
+                sum[i - 4 * BLOCKS] = sum[i];
+        }
     }
 
     /* The bias of start() for all threads of the warpgroup; not while one of them finishes. */
@@ -242,14 +245,17 @@ template <int Dtype, int Columns> struct fragment_epilogue {
 
     __attribute__((device, always_inline)) void finish(float (&sum)[SUMS], int batch)
     {
-        meet(); /* the bias is shared */
-        MMF_ROLLED
-        for (int chunk = 0; chunk * CHUNK < t.cols; chunk++) {
-            finish_chunk(sum, chunk);
-            store_chunk(sum, chunk, batch);
-            MMF_UNROLL
-            for (int i = 4 * BLOCKS; i < SUMS; i++)
-                sum[i - 4 * BLOCKS] = sum[i];
+        const mmf_gemm_args &gemm = args.gemm;
+        meet_group(consumer); /* the bias is shared */
+        if (!Plain && gemm.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
+            return finish_as<ACT_NONE, true>(sum, batch);
+        switch (gemm.activation) {
+#define MMF_HOT(id)                                                                                \
+    case ACT_##id:                                                                                 \
+        if (!Plain || !activation<ACT_##id>::gated)                                                \
+            finish_as<ACT_##id, false>(sum, batch);                                                \
+        break;
+#include "problem/activations.def"
         }
     }
 };

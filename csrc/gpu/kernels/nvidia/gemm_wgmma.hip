@@ -207,7 +207,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
         epilogue.share_bias();
         epilogue.finish(sum, batch);
     }
-    if (thread == 0)
+    if (thread % 32 == 0)
         wait_for_stores<0>();
 }
 

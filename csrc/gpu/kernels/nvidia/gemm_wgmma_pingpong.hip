@@ -61,7 +61,7 @@ MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, int k_end, int thr
 /* A consumer. */
 struct alternating {
     typedef products<FLAT, row::operands, true, true> product;
-    typedef fragment_epilogue<row::operands, FLAT> epilogue;
+    typedef fragment_epilogue<row::operands, FLAT, true> epilogue;
 
     static __attribute__((device, always_inline)) tile take(const mmf_wgmma_args &args,
                                                             const turns &turn, int consumer,
@@ -72,8 +72,9 @@ struct alternating {
         return t;
     }
 
-    static __attribute__((device, always_inline)) epilogue
-    begin(const mmf_wgmma_args &args, const tile &t, int consumer, int thread, int first_row)
+    static __attribute__((device, always_inline)) epilogue begin(const mmf_wgmma_args &args,
+                                                                 const tile &t, int consumer,
+                                                                 int thread, int first_row)
     {
         const unsigned memory = shared_address(dynamic_shared);
         epilogue e = {args,
@@ -91,9 +92,8 @@ struct alternating {
     }
 
     /* What a tile needs besides its products, while the other consumer has the instructions. */
-    static __attribute__((device, always_inline)) void prepare(const mmf_wgmma_args &args,
-                                                               const turns &turn, int consumer,
-                                                               int thread, bool first)
+    static __attribute__((device, always_inline)) void
+    prepare(const mmf_wgmma_args &args, const turns &turn, int consumer, int thread, bool first)
     {
         int batch;
         const tile t = take(args, turn, consumer, &batch);
@@ -154,7 +154,7 @@ struct alternating {
                 arrive_at(r.empty + 8 * last, thread);
             finish(args, turn, consumer, thread, sum);
         }
-        if (thread == 0)
+        if (thread % 32 == 0)
             wait_for_stores<0>();
     }
 };

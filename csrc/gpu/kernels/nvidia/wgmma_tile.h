@@ -24,7 +24,6 @@ enum {
     TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
     HALF_N = row::tile_n / 2, /* columns of B that are loaded at once; gated: of a stream */
     HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
-    TAKES_GATES = HALF_N % 64 == 0,  /* either stream in whole lines of the epilogue */
     BOX_BYTES = 64 * MMF_WGMMA_LINE, /* 64 rows */
     SUMS = FLAT / 2,                 /* of a thread */
     PITCH = row::tile_n + 4,         /* floats of a line of sums */
@@ -97,8 +96,7 @@ struct turns {
         if (args.gemm.batch_ndim)
             end *= args.gemm.batch_shape[0];
         at = (args.gemm.first_tile + workgroup_id()) >> log;
-        step =
-            ONE_TILE || args.gemm.epilogue == MMF_EPILOGUE_GENERAL ? end : workgroups >> log;
+        step = ONE_TILE || args.gemm.epilogue == MMF_EPILOGUE_GENERAL ? end : workgroups >> log;
         k_begin = 0;
         k_end = (int)args.gemm.k;
         if (SWAPPED) {
@@ -152,8 +150,8 @@ MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map,
 MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
 {
     turns turn;
-    r.parity = 1; /* all stages are empty */
-    const bool gated = TAKES_GATES && args.gemm.gated;
+    r.parity = 1;                                           /* all stages are empty */
+    const bool gated = HALF_N % 64 == 0 && args.gemm.gated; /* else refused */
     MMF_ROLLED
     for (int i = 0;; i++) {
         turn.start_at(args, i);
