@@ -116,4 +116,3 @@ def test_ping_pong_takes_what_leaves_it_registers():
         for arguments in ({"activation": "swiglu"}, {"C": c, "beta": 1.0}, {"bias": column}, {"activation": "mish"}):
             with pytest.raises(NotImplementedError, match="no gates, no C, no bias per row"):
                 mf.matmul_fused(x, y, **arguments)
-
