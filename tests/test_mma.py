@@ -1,4 +1,4 @@
-"""Every row of gemm_mma and gemm_fma on an NVIDIA GPU (--device cuda): layouts, and lines that no wide copy takes.
+"""Every row of gemm_mma, gemm_fma and their split forms on an NVIDIA GPU (--device cuda): layouts, and lines that no wide copy takes.
 
 The sweep forces families, of which the plan takes the row that suits the size; here each row runs.
 """
@@ -23,7 +23,7 @@ SIZES = [(150, 140, 75), (264, 136, 264), (65, 66, 129)]
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("kernel", ROWS)
 def test_rows(kernel, layout, view, sweep_seed):
-    dtype = DTYPES[kernel.split("_")[3]]
+    dtype = DTYPES[kernel.split("_")[-2]]
     fixed = {"dtype": dtype, "layout": layout, "a_view": view, "b_view": view}
     fixed["allow_tf32"] = dtype == "float32" and kernel.startswith("gemm_mma")
     for m, n, k in SIZES:

@@ -1,5 +1,6 @@
-/* The family gemm_mma: matrix instructions of NVIDIA GPUs from sm_80 on, for any strides. Path of a
- * call: asked by the plan; run() ends in launch_plan.c. */
+/* The families gemm_mma and gemm_mma_split: matrix instructions of NVIDIA GPUs from sm_80 on, for
+ * any strides; the latter of float64 where tiles are few, k split in clusters. Path of a call: asked
+ * by the plan; run() ends in launch_plan.c. */
 #include "gpu/kernels/nvidia/mma_args.h"
 #include "gpu/nvidia_tiles.h"
 
@@ -20,17 +21,18 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
 
 /* On an H200 at boost clocks. */
 static const mmf_tile_time times[] = {
-    {MMF_FLOAT16, 128, 128, 1.76, 1.12, 8, 2.8, 2.6},
-    {MMF_FLOAT16, 64, 64, 1.0, 0.41, 6, 1.2, 4.2},
-    {MMF_FLOAT32, 128, 128, 1.60, 1.24, 8, 2.8, 1.5},
-    {MMF_FLOAT32, 64, 64, 0.92, 0.50, 6, 1, 1.6},
-    {MMF_FLOAT64, 64, 64, 1.1, 0.46, 8, 1.2, 1.25},
-    {MMF_FLOAT64, 128, 64, 1.31, 0.735, 8, 1.2, 1.25},
+    {MMF_FLOAT16, 128, 128, 1.76, 1.12, 8, 2.8, 2.6, 2},
+    {MMF_FLOAT16, 64, 64, 1.0, 0.41, 6, 1.2, 4.2, 2},
+    {MMF_FLOAT32, 128, 128, 1.60, 1.24, 8, 2.8, 1.5, 2},
+    {MMF_FLOAT32, 64, 64, 0.92, 0.50, 6, 1, 1.6, 2},
+    {MMF_FLOAT64, 64, 64, 0.8, 0.4, 8, 1.2, 1.25, 2},
+    {MMF_FLOAT64, 128, 64, 1.0, 0.66, 8, 1.2, 1.25, 2},
 };
+enum { TIMES = sizeof times / sizeof *times };
 
 static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
-    mmf_nvidia_tiles_work(times, sizeof times / sizeof *times, GFLOPS, kernel, p, w);
+    mmf_nvidia_tiles_work(times, TIMES, GFLOPS, kernel, p, w);
 }
 
 static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
@@ -38,6 +40,22 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     const int size = mmf_dtypes[mmf_problem_accumulator(p)].size;
     mmf_nvidia_tiles_configure(kernel, p, MMF_MMA_BYTES(kernel->tile_m, kernel->tile_n, size),
                                config);
+}
+
+static bool supports_split(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+{
+    return mmf_nvidia_split_supports(times, TIMES, kernel, p, reason);
+}
+
+static void work_split(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+{
+    mmf_nvidia_split_work(times, TIMES, GFLOPS, kernel, p, w);
+}
+
+static void configure_split(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+{
+    mmf_nvidia_split_configure(times, TIMES, kernel, p,
+                               MMF_MMA_BYTES(kernel->tile_m, kernel->tile_n, 8), config);
 }
 
 const mmf_family mmf_gpu_mma = {
@@ -51,5 +69,17 @@ const mmf_family mmf_gpu_mma = {
     .same_bits = true,
     .work = work,
     .gflops_float = GFLOPS,
+    .gflops_double = GFLOPS,
+};
+
+const mmf_family mmf_gpu_mma_split = {
+    .name = "gemm_mma_split",
+    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
+    .supports = supports_split,
+    .configure = configure_split,
+    .run = mmf_gpu_gemm_run,
+    .rows_independent_of_m = false, /* k is split where tiles are few */
+    .work = work_split,
     .gflops_double = GFLOPS,
 };
