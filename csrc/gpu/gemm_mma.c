@@ -1,6 +1,6 @@
 /* The families gemm_mma and gemm_mma_split: matrix instructions of NVIDIA GPUs from sm_80 on, for
- * any strides; the latter of float64 where tiles are few, k split in clusters. Path of a call: asked
- * by the plan; run() ends in launch_plan.c. */
+ * any strides; the latter of float64 where tiles are few, k split in clusters. Path of a call:
+ * asked by the plan; run() ends in launch_plan.c. */
 #include "gpu/kernels/nvidia/mma_args.h"
 #include "gpu/nvidia_tiles.h"
 

@@ -1,4 +1,5 @@
-/* The host side that gemm_mma, gemm_fma and their split forms share. Path of a call: see nvidia_tiles.h. */
+/* The host side that gemm_mma, gemm_fma and their split forms share. Path of a call: see
+ * nvidia_tiles.h. */
 #include "gpu/nvidia_tiles.h"
 
 #include "gpu/describe.h"

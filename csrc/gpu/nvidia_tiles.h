@@ -1,5 +1,5 @@
-/* What gemm_mma, gemm_fma and their split forms share: which problems their tiles take, what a tile takes, measured.
- * Path of a call: under supports(), work() and configure() of both. */
+/* What gemm_mma, gemm_fma and their split forms share: which problems their tiles take, what a tile
+ * takes, measured. Path of a call: under supports(), work() and configure() of both. */
 #ifndef MMF_GPU_NVIDIA_TILES_H
 #define MMF_GPU_NVIDIA_TILES_H
 
@@ -24,8 +24,8 @@ typedef struct mmf_tile_time {
 void mmf_nvidia_tiles_work(const mmf_tile_time *rows, size_t count, double gflops,
                            const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
 
-/* --- the same for gemm_mma_split and gemm_fma_split, where the workgroups of a cluster share a tile,
- * each a part of k; how many: the fewest that take the least time --- */
+/* --- the same for gemm_mma_split and gemm_fma_split, where the workgroups of a cluster share a
+ * tile, each a part of k; how many: the fewest that take the least time --- */
 
 /* Besides what mmf_nvidia_tiles_supports() says: are there clusters, and few tiles? */
 bool mmf_nvidia_split_supports(const mmf_tile_time *rows, size_t count, const mmf_kernel *kernel,

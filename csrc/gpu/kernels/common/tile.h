@@ -115,8 +115,8 @@ MMF_DEVICE tile tile_at(const mmf_gemm_args &args, unsigned long long index, cha
 /* The tile of this workgroup. */
 template <class Row> MMF_DEVICE tile tile_of_workgroup(const mmf_gemm_args &args, char *shared)
 {
-    return tile_at<Row>(
-        args, (unsigned long long)args.first_tile + (unsigned)workgroup_id(), shared);
+    return tile_at<Row>(args, (unsigned long long)args.first_tile + (unsigned)workgroup_id(),
+                        shared);
 }
 
 /* Its matrices once more, where something else lay meanwhile. */

@@ -109,9 +109,10 @@ MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, long long
                              long long count, regions *of, sums &sum)
 {
     find_regions<row, a_carrier, b_carrier>(args, t, k0, of);
-    each_stage<row, a_carrier, b_carrier>(
-        count, of, shared_window(dynamic_shared), [&](unsigned offset)
-            __attribute__((always_inline)) { multiply(dynamic_shared + offset, sum); });
+    each_stage<row, a_carrier, b_carrier>(count, of, shared_window(dynamic_shared),
+                                          [&](unsigned offset) __attribute__((always_inline)) {
+                                              multiply(dynamic_shared + offset, sum);
+                                          });
 }
 
 /* The sums times a factor as lines of the tile. */

@@ -80,23 +80,23 @@ MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, long long
     const unsigned memory = shared_window(dynamic_shared);
     const int warp = thread_id() / 32, lane = thread_id() % 32;
     find_regions<row, a_carrier, b_carrier>(args, t, k0, of);
-    each_stage<row, a_carrier, b_carrier>(
-        count, of, memory, [&](unsigned offset) __attribute__((always_inline)) {
-            const unsigned stage = memory + offset;
-            switch (of[0].along_k * 2 + of[1].along_k) {
-            case 0:
-                multiply<false, false>(stage, warp, lane, sum);
-                break;
-            case 1:
-                multiply<false, true>(stage, warp, lane, sum);
-                break;
-            case 2:
-                multiply<true, false>(stage, warp, lane, sum);
-                break;
-            default:
-                multiply<true, true>(stage, warp, lane, sum);
-            }
-        });
+    each_stage<row, a_carrier, b_carrier>(count, of, memory,
+                                          [&](unsigned offset) __attribute__((always_inline)) {
+                                              const unsigned stage = memory + offset;
+                                              switch (of[0].along_k * 2 + of[1].along_k) {
+                                              case 0:
+                                                  multiply<false, false>(stage, warp, lane, sum);
+                                                  break;
+                                              case 1:
+                                                  multiply<false, true>(stage, warp, lane, sum);
+                                                  break;
+                                              case 2:
+                                                  multiply<true, false>(stage, warp, lane, sum);
+                                                  break;
+                                              default:
+                                                  multiply<true, true>(stage, warp, lane, sum);
+                                              }
+                                          });
 }
 
 /* The sums times a factor as lines of the tile. */

@@ -46,9 +46,8 @@ template <class Row, int Pitch, class Real> struct split_epilogue {
     }
 
     /* `lines`, at the start of the dynamic shared memory, has this workgroup's sums. */
-    static __attribute__((device, always_inline)) void finish(const mmf_gemm_args &args,
-                                                              const tile &t, unsigned rank,
-                                                              unsigned parts, Real *lines)
+    static __attribute__((device, always_inline)) void
+    finish(const mmf_gemm_args &args, const tile &t, unsigned rank, unsigned parts, Real *lines)
     {
         const bool general = args.epilogue == MMF_EPILOGUE_GENERAL;
         const int share = (Row::tile_m + (int)parts - 1) / (int)parts, first = (int)rank * share;
@@ -57,10 +56,9 @@ template <class Row, int Pitch, class Real> struct split_epilogue {
         if (thread_id() == 0)
             publish_to_cluster(); /* by one thread: it is a fence of the whole GPU */
         cluster_barrier();
-        add_parts<Row::threads, Row::tile_n, Pitch>(some, (int)parts,
-                                                    general && args.k > 0 ? (Real)args.alpha
-                                                                          : (Real)1,
-                                                    shared_window(lines), lines);
+        add_parts<Row::threads, Row::tile_n, Pitch>(
+            some, (int)parts, general && args.k > 0 ? (Real)args.alpha : (Real)1,
+            shared_window(lines), lines);
         barrier();
         if (!general)
             return in_registers(args, t, some, lines);
