@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import matmul_fused as mf
-from gpu_support import Capture, balance, driver  # noqa: F401
+from gpu_support import Capture, balance, driver, in_child  # noqa: F401
 from matmul_fused.testing import force_kernel
 from stub_cuda import DeviceArray, calls, clear_log, fail_next, fetch
 
@@ -115,6 +115,16 @@ def test_steps_that_32_bits_do_not_hold_go_elsewhere():
     (reason,) = reasons("gemm_fma", far, draw(8, 8))
     assert reason == "needs strides of A and B up to 2^24 bytes, and the same of both weights of a gate"
     assert None in reasons("gemm_fma", far[:1], draw(8, 8))  # one row: its stride is not taken
+
+
+def test_a_tile_that_the_shared_memory_does_not_hold_is_not_taken():
+    in_child("""
+        os.environ["STUB_CUDA_CAPABILITY"] = "86"  # 99 KiB for a workgroup
+        found = mf.explain(DeviceArray(np.zeros((512, 64), np.float32)), DeviceArray(np.zeros((64, 512), np.float32)))
+        reasons = {row.name: row.reason for row in found.candidates}
+        assert reasons["gemm_fma_128x128x32_f32_any"] == "needs 102400 bytes of shared memory, this GPU has 101376"
+        assert reasons["gemm_fma_128x64x32_f32_any"] is None
+    """)
 
 
 def test_weights_of_a_gate_that_lie_alike():

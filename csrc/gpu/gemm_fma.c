@@ -14,6 +14,16 @@ static const mmf_tile_time times[] = {
 };
 enum { TIMES = sizeof times / sizeof *times };
 
+static uint32_t dynamic_bytes(const mmf_kernel *kernel)
+{
+    return MMF_FMA_BYTES(kernel->tile_m, kernel->tile_n);
+}
+
+static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+{
+    return mmf_nvidia_tiles_supports(kernel, p, dynamic_bytes(kernel), reason);
+}
+
 static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
     mmf_nvidia_tiles_work(times, TIMES, GFLOPS, kernel, p, w);
@@ -21,12 +31,12 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 
 static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
 {
-    mmf_nvidia_tiles_configure(kernel, p, MMF_FMA_BYTES(kernel->tile_m, kernel->tile_n), config);
+    mmf_nvidia_tiles_configure(kernel, p, dynamic_bytes(kernel), config);
 }
 
 static bool supports_split(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
-    return mmf_nvidia_split_supports(times, TIMES, kernel, p, reason);
+    return mmf_nvidia_split_supports(times, TIMES, kernel, p, dynamic_bytes(kernel), reason);
 }
 
 static void work_split(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
@@ -36,15 +46,14 @@ static void work_split(const mmf_kernel *kernel, const mmf_problem *p, mmf_work 
 
 static void configure_split(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
 {
-    mmf_nvidia_split_configure(times, TIMES, kernel, p,
-                               MMF_FMA_BYTES(kernel->tile_m, kernel->tile_n), config);
+    mmf_nvidia_split_configure(times, TIMES, kernel, p, dynamic_bytes(kernel), config);
 }
 
 const mmf_family mmf_gpu_fma = {
     .name = "gemm_fma",
     .features = MMF_GPU_EPILOGUE_FEATURES,
     .dtypes = MMF_GPU_EPILOGUE_DTYPES,
-    .supports = mmf_nvidia_tiles_supports,
+    .supports = supports,
     .configure = configure,
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = true,

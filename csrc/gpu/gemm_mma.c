@@ -8,9 +8,15 @@
 
 enum { GFLOPS = 1000 }; /* of a compute unit: what work() counts in */
 
+static uint32_t dynamic_bytes(const mmf_kernel *kernel, const mmf_problem *p)
+{
+    const int size = mmf_dtypes[mmf_problem_accumulator(p)].size;
+    return MMF_MMA_BYTES(kernel->tile_m, kernel->tile_n, size);
+}
+
 static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
-    if (!mmf_nvidia_tiles_supports(kernel, p, reason))
+    if (!mmf_nvidia_tiles_supports(kernel, p, dynamic_bytes(kernel, p), reason))
         return false;
     if (p->dtype[MMF_A] == MMF_FLOAT32 && !p->allow_tf32) {
         snprintf(reason, MMF_REASON_TEXT, "rounds float32 to 11 bits, which allow_tf32 allows");
@@ -37,14 +43,12 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 
 static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
 {
-    const int size = mmf_dtypes[mmf_problem_accumulator(p)].size;
-    mmf_nvidia_tiles_configure(kernel, p, MMF_MMA_BYTES(kernel->tile_m, kernel->tile_n, size),
-                               config);
+    mmf_nvidia_tiles_configure(kernel, p, dynamic_bytes(kernel, p), config);
 }
 
 static bool supports_split(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
-    return mmf_nvidia_split_supports(times, TIMES, kernel, p, reason);
+    return mmf_nvidia_split_supports(times, TIMES, kernel, p, dynamic_bytes(kernel, p), reason);
 }
 
 static void work_split(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
@@ -54,8 +58,7 @@ static void work_split(const mmf_kernel *kernel, const mmf_problem *p, mmf_work 
 
 static void configure_split(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
 {
-    mmf_nvidia_split_configure(times, TIMES, kernel, p,
-                               MMF_MMA_BYTES(kernel->tile_m, kernel->tile_n, 8), config);
+    mmf_nvidia_split_configure(times, TIMES, kernel, p, dynamic_bytes(kernel, p), config);
 }
 
 const mmf_family mmf_gpu_mma = {

@@ -10,6 +10,9 @@
 /* Bytes: 64 lines and 32 k of them are below 2^31. */
 enum { MAX_STEP = 1 << 24 };
 
+/* Of shared memory, besides the dynamic ones, which begin at a multiple of it. */
+enum { STATIC_BYTES = 1024 };
+
 static bool is_near(int64_t stride, int64_t length, int64_t size)
 {
     return length <= 1 || (stride <= MAX_STEP / size && stride >= -MAX_STEP / size);
@@ -25,7 +28,8 @@ static bool strides_are_near(const mmf_problem *p)
            is_near(b->col, p->n, size) && is_near(b->row, p->k, size) && alike;
 }
 
-bool mmf_nvidia_tiles_supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+bool mmf_nvidia_tiles_supports(const mmf_kernel *kernel, const mmf_problem *p,
+                               uint32_t dynamic_bytes, char *reason)
 {
     mmf_gpu *gpu;
     if (!mmf_gpu_gemm_supports(kernel, p, reason))
@@ -33,6 +37,11 @@ bool mmf_nvidia_tiles_supports(const mmf_kernel *kernel, const mmf_problem *p, c
     if (mmf_gpu_get(p->device, &gpu) || !gpu->driver->allow_shared) {
         snprintf(reason, MMF_REASON_TEXT,
                  "needs more than 48 KiB of shared memory, which this driver cannot give");
+        return false;
+    }
+    if ((int64_t)dynamic_bytes + STATIC_BYTES > gpu->facts.shared_most) {
+        snprintf(reason, MMF_REASON_TEXT, "needs %d bytes of shared memory, this GPU has %d",
+                 (int)dynamic_bytes + STATIC_BYTES, gpu->facts.shared_most);
         return false;
     }
     if (!strides_are_near(p)) {
@@ -141,11 +150,11 @@ static int parts_of(const mmf_tile_time *rows, size_t count, const mmf_kernel *k
 }
 
 bool mmf_nvidia_split_supports(const mmf_tile_time *rows, size_t count, const mmf_kernel *kernel,
-                               const mmf_problem *p, char *reason)
+                               const mmf_problem *p, uint32_t dynamic_bytes, char *reason)
 {
     double time;
     mmf_gpu *gpu;
-    if (!mmf_nvidia_tiles_supports(kernel, p, reason))
+    if (!mmf_nvidia_tiles_supports(kernel, p, dynamic_bytes, reason))
         return false;
     if (mmf_gpu_get(p->device, &gpu) || !gpu->driver->encode_tensor_map) {
         snprintf(reason, MMF_REASON_TEXT, "needs clusters: a driver of CUDA 12.0 or later");

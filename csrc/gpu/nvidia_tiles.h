@@ -5,9 +5,10 @@
 
 #include "gpu/gemm.h"
 
-/* Is there code, shared memory enough, and strides that the kernels can count with? False with the
- * reason. */
-bool mmf_nvidia_tiles_supports(const mmf_kernel *kernel, const mmf_problem *problem, char *reason);
+/* Is there code, shared memory enough besides the static one, and strides that the kernels can
+ * count with? False with the reason. */
+bool mmf_nvidia_tiles_supports(const mmf_kernel *kernel, const mmf_problem *problem,
+                               uint32_t dynamic_bytes, char *reason);
 
 /* Microseconds of a compute unit: a step of tile_k with one tile on the unit, and a tile's share of
  * a step with as many tiles as it runs at once; what the first tile takes besides, and those after
@@ -29,7 +30,7 @@ void mmf_nvidia_tiles_work(const mmf_tile_time *rows, size_t count, double gflop
 
 /* Besides what mmf_nvidia_tiles_supports() says: are there clusters, and few tiles? */
 bool mmf_nvidia_split_supports(const mmf_tile_time *rows, size_t count, const mmf_kernel *kernel,
-                               const mmf_problem *problem, char *reason);
+                               const mmf_problem *problem, uint32_t dynamic_bytes, char *reason);
 
 void mmf_nvidia_split_work(const mmf_tile_time *rows, size_t count, double gflops,
                            const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
