@@ -1,5 +1,6 @@
-"""Every row of gemm_mma and gemm_fma on an NVIDIA GPU (--device cuda): layouts, and lines that no wide copy takes.
+"""Every row of gemm_mma, gemm_fma and their split forms on an NVIDIA GPU (--device cuda).
 
+Layouts, and lines that no wide copy takes, K shorter than the parts of a cluster, and K of many steps.
 The sweep forces families, of which the plan takes the row that suits the size; here each row runs.
 """
 
@@ -16,14 +17,14 @@ pytestmark = pytest.mark.device
 
 ROWS = [name for name in mf.info().gpu_kernels if name.startswith(("gemm_mma_", "gemm_fma_"))]
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
-SIZES = [(150, 140, 75), (264, 136, 264), (65, 66, 129)]
+SIZES = [(150, 140, 75), (264, 136, 264), (65, 66, 129), (33, 68, 1029), (128, 64, 16)]
 
 
 @pytest.mark.parametrize("view", ["plain", "offset", "padded", "negative"])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("kernel", ROWS)
 def test_rows(kernel, layout, view, sweep_seed):
-    dtype = DTYPES[kernel.split("_")[3]]
+    dtype = DTYPES[kernel.split("_")[-2]]
     fixed = {"dtype": dtype, "layout": layout, "a_view": view, "b_view": view}
     fixed["allow_tf32"] = dtype == "float32" and kernel.startswith("gemm_mma")
     for m, n, k in SIZES:

@@ -1,14 +1,15 @@
-"""What gemm_mma and gemm_fma take and ask of the CUDA driver, on the stand-in driver."""
+"""What gemm_mma, gemm_fma and their split forms take and ask of the CUDA driver, on the stand-in driver."""
 
 import numpy as np
 import pytest
 
 import matmul_fused as mf
-from gpu_support import Capture, balance, driver  # noqa: F401
+from gpu_support import Capture, balance, driver, in_child  # noqa: F401
 from matmul_fused.testing import force_kernel
 from stub_cuda import DeviceArray, calls, clear_log, fail_next, fetch
 
 SM_80 = any(arch == "sm_80" for arch, _, _ in mf._core.device_objects())
+SM_90A = any(arch == "sm_90a" for arch, _, _ in mf._core.device_objects())
 pytestmark = pytest.mark.skipif(not SM_80, reason="this build has no code for sm_80")
 
 
@@ -30,8 +31,9 @@ def reasons(family, *operands, **arguments):
         ("gemm_mma_128x128x32_f32_any", np.float32, True, 98304),
         ("gemm_mma_64x64x16_f64_any", np.float64, False, 49152),
         ("gemm_mma_128x64x16_f64_any", np.float64, False, 73728),
-        ("gemm_fma_128x128x32_f32_any", np.float32, False, 98304),
-        ("gemm_fma_64x64x32_f32_any", np.float32, False, 49152),
+        ("gemm_fma_128x128x32_f32_any", np.float32, False, 101376),  # of 264 lines: four are padding
+        ("gemm_fma_128x64x32_f32_any", np.float32, False, 76800),
+        ("gemm_fma_64x64x32_f32_any", np.float32, False, 52224),
     ],
 )
 def test_a_launch_has_its_shared_memory(kernel, dtype, tf32, shared):
@@ -43,6 +45,46 @@ def test_a_launch_has_its_shared_memory(kernel, dtype, tf32, shared):
     assert any(f"({kernel}, 8, {shared})" in call for call in calls("cuFuncSetAttribute"))
     (launch,) = calls("cuLaunchKernel")
     assert kernel in launch
+
+
+@pytest.mark.skipif(not SM_90A, reason="this build has no code for sm_90a")
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "m", "n", "k", "parts", "tiles"),
+    [
+        ("gemm_fma_split_64x64x32_f32_any", np.float32, 60, 60, 4096, 8, 1),  # the largest cluster
+        ("gemm_fma_split_64x64x32_f32_any", np.float32, 60, 60, 190, 3, 1),  # parts of two steps
+        ("gemm_fma_split_128x64x32_f32_any", np.float32, 129, 60, 1024, 4, 2),  # two a unit, of four units
+        ("gemm_fma_split_64x64x32_f32_any", np.float32, 60, 60, 32, 1, 1),  # one step
+        ("gemm_fma_split_64x64x32_f32_any", np.float32, 640, 130, 640, 1, 30),  # they fill the GPU as they are
+        ("gemm_fma_split_64x64x32_f32_any", np.float32, 60, 60, 0, 1, 1),
+        ("gemm_mma_split_64x64x16_f64_any", np.float64, 60, 60, 1000, 8, 1),
+        ("gemm_mma_split_128x64x16_f64_any", np.float64, 129, 60, 1024, 4, 2),
+    ],
+)
+def test_workgroups_of_a_cluster_share_a_tile(kernel, dtype, m, n, k, parts, tiles):
+    a, b = draw(m, k, dtype=dtype), draw(k, n, dtype=dtype, seed=1)
+    clear_log()
+    with force_kernel(kernel):
+        found = mf.explain(DeviceArray(a), DeviceArray(b))
+        out = fetch(mf.matmul_fused(DeviceArray(a), DeviceArray(b)))
+    assert np.allclose(out, a.astype(float) @ b, rtol=1e-4, atol=1e-3)
+    (launch,) = calls("cuLaunchKernelEx")
+    assert launch.startswith(f"cuLaunchKernelEx({kernel}, {tiles * parts}, ")
+    assert not calls("cuLaunchKernel")
+    assert not found.workspace
+    assert not found.rows_independent_of_m
+
+
+@pytest.mark.skipif(not SM_90A, reason="this build has no code for sm_90a")
+@pytest.mark.parametrize(
+    ("m", "n", "k", "dtype", "family"),
+    [
+        (64, 64, 2048, np.float32, "gemm_fma_split"), (64, 64, 2048, np.float64, "gemm_mma_split"),
+        (640, 640, 4096, np.float32, "gemm_fma"), (640, 640, 4096, np.float64, "gemm_mma"),
+    ],
+)  # fmt: skip
+def test_few_tiles_and_a_long_k_are_split(m, n, k, dtype, family):
+    assert mf.explain(DeviceArray(np.zeros((m, k), dtype)), DeviceArray(np.zeros((k, n), dtype))).family == family
 
 
 def test_float32_is_rounded_only_where_that_is_allowed():
@@ -73,6 +115,16 @@ def test_steps_that_32_bits_do_not_hold_go_elsewhere():
     (reason,) = reasons("gemm_fma", far, draw(8, 8))
     assert reason == "needs strides of A and B up to 2^24 bytes, and the same of both weights of a gate"
     assert None in reasons("gemm_fma", far[:1], draw(8, 8))  # one row: its stride is not taken
+
+
+def test_a_tile_that_the_shared_memory_does_not_hold_is_not_taken():
+    in_child("""
+        os.environ["STUB_CUDA_CAPABILITY"] = "86"  # 99 KiB for a workgroup
+        found = mf.explain(DeviceArray(np.zeros((512, 64), np.float32)), DeviceArray(np.zeros((64, 512), np.float32)))
+        reasons = {row.name: row.reason for row in found.candidates}
+        assert reasons["gemm_fma_128x128x32_f32_any"] == "needs 102400 bytes of shared memory, this GPU has 101376"
+        assert reasons["gemm_fma_128x64x32_f32_any"] is None
+    """)
 
 
 def test_weights_of_a_gate_that_lie_alike():

@@ -1,7 +1,7 @@
 """Plans of two launches and a workspace: split-K, on the stand-in CUDA driver.
 
 The workspace is a call's own: from the allocator of A's library, else from ours, in the order of the call's stream.
-What the kernels compute is for the sweeps.
+What the kernels compute is for the sweeps. gemm_fma_split, which needs no workspace, is left out of the choice.
 """
 
 import numpy as np
@@ -18,6 +18,15 @@ from test_gpu_library import Library
 A, B = draw((3, 8192), seed=1), draw((8192, 13), seed=2)  # 32 pieces of 256; few tiles for the stub's 4 units
 BYTES = 32 * 3 * 16 * 4  # pieces, rows, columns in whole fours
 LAUNCHES = ["gemm_simt_splitk_64x64x16_f32_any", "reduce_splitk_16x64x1_f32_any"]
+
+
+CHOICE = "gemm_simt_splitk,gemm_fma,gemm_simt"
+
+
+@pytest.fixture(autouse=True)
+def without_clusters():
+    with force_kernel(CHOICE):
+        yield
 
 
 def operands(device=0):
@@ -175,7 +184,9 @@ def test_a_capture_takes_a_kernel_without_a_workspace():
 
 def test_a_call_loads_the_kernels_of_its_captured_form():
     in_child("""
+        from matmul_fused import _core
         from support import draw
+        _core.force_kernel("gemm_simt_splitk,gemm_fma,gemm_simt")
         a, b = DeviceArray(draw((3, 8192))), DeviceArray(draw((8192, 13)))
         out = DeviceArray(np.full((3, 13), np.nan, np.float32))
         with Capture() as stream:
@@ -193,7 +204,9 @@ def test_a_call_loads_the_kernels_of_its_captured_form():
 def test_a_driver_without_pools():
     """A given out= is enough: the call takes a kernel without a workspace."""
     in_child("""
+        from matmul_fused import _core
         from support import draw
+        _core.force_kernel("gemm_simt_splitk,gemm_fma,gemm_simt")
         fail_next("cuDeviceGetAttribute", 1, 5)  # the question for pools: no such attribute
         a, b = DeviceArray(draw((3, 8192))), DeviceArray(draw((8192, 13)))
         out = DeviceArray(np.full((3, 13), np.nan, np.float32))

@@ -16,6 +16,7 @@ typedef struct mmf_device_facts {
     char arch[32]; /* "gfx942", "sm_90" */
     int compute_units, wave;
     int shared_bytes; /* LDS or shared memory that a workgroup may have without asking */
+    int shared_most;  /* and after asking: see allow_shared; of CUDA only */
     bool memory_pools;
 } mmf_device_facts;
 

@@ -16,6 +16,7 @@ enum { /* CUdevice_attribute */
        ATTRIBUTE_MULTIPROCESSORS = 16,
        ATTRIBUTE_MAJOR = 75,
        ATTRIBUTE_MINOR = 76,
+       ATTRIBUTE_SHARED_MOST = 97,
        ATTRIBUTE_MEMORY_POOLS = 115,
 };
 enum { POINTER_IS_MANAGED = 8, POINTER_DEVICE_ORDINAL = 9 }; /* CUpointer_attribute */
@@ -120,6 +121,8 @@ static int facts(int ordinal, mmf_device_facts *out, mmf_driver_call *call)
         if (code == INVALID_VALUE) /* unknown to drivers before 11.2, which have no pools */
             code = 0;
     }
+    if (!code)
+        code = cu.attribute(&out->shared_most, ATTRIBUTE_SHARED_MOST, device);
     out->memory_pools = pools;
     snprintf(out->arch, sizeof out->arch, "sm_%d%d", major, minor);
     return code;

@@ -1,5 +1,6 @@
-/* The family gemm_mma: matrix instructions of NVIDIA GPUs from sm_80 on, for any strides. Path of a
- * call: asked by the plan; run() ends in launch_plan.c. */
+/* The families gemm_mma and gemm_mma_split: matrix instructions of NVIDIA GPUs from sm_80 on, for
+ * any strides; the latter of float64 where tiles are few, k split in clusters. Path of a call:
+ * asked by the plan; run() ends in launch_plan.c. */
 #include "gpu/kernels/nvidia/mma_args.h"
 #include "gpu/nvidia_tiles.h"
 
@@ -7,9 +8,15 @@
 
 enum { GFLOPS = 1000 }; /* of a compute unit: what work() counts in */
 
+static uint32_t dynamic_bytes(const mmf_kernel *kernel, const mmf_problem *p)
+{
+    const int size = mmf_dtypes[mmf_problem_accumulator(p)].size;
+    return MMF_MMA_BYTES(kernel->tile_m, kernel->tile_n, size);
+}
+
 static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
-    if (!mmf_nvidia_tiles_supports(kernel, p, reason))
+    if (!mmf_nvidia_tiles_supports(kernel, p, dynamic_bytes(kernel, p), reason))
         return false;
     if (p->dtype[MMF_A] == MMF_FLOAT32 && !p->allow_tf32) {
         snprintf(reason, MMF_REASON_TEXT, "rounds float32 to 11 bits, which allow_tf32 allows");
@@ -20,24 +27,38 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
 
 /* On an H200 at boost clocks. */
 static const mmf_tile_time times[] = {
-    {MMF_FLOAT16, 128, 128, 1.76, 1.12, 8, 2.8, 2.6},
-    {MMF_FLOAT16, 64, 64, 1.0, 0.41, 6, 1.2, 4.2},
-    {MMF_FLOAT32, 128, 128, 1.60, 1.24, 8, 2.8, 1.5},
-    {MMF_FLOAT32, 64, 64, 0.92, 0.50, 6, 1, 1.6},
-    {MMF_FLOAT64, 64, 64, 1.1, 0.46, 8, 1.2, 1.25},
-    {MMF_FLOAT64, 128, 64, 1.31, 0.735, 8, 1.2, 1.25},
+    {MMF_FLOAT16, 128, 128, 1.76, 1.12, 8, 2.8, 2.6, 2},
+    {MMF_FLOAT16, 64, 64, 1.0, 0.41, 6, 1.2, 4.2, 2},
+    {MMF_FLOAT32, 128, 128, 1.60, 1.24, 8, 2.8, 1.5, 2},
+    {MMF_FLOAT32, 64, 64, 0.92, 0.50, 6, 1, 1.6, 2},
+    {MMF_FLOAT64, 64, 64, 0.8, 0.4, 8, 1.2, 1.25, 2},
+    {MMF_FLOAT64, 128, 64, 1.0, 0.66, 8, 1.2, 1.25, 2},
 };
+enum { TIMES = sizeof times / sizeof *times };
 
 static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
-    mmf_nvidia_tiles_work(times, sizeof times / sizeof *times, GFLOPS, kernel, p, w);
+    mmf_nvidia_tiles_work(times, TIMES, GFLOPS, kernel, p, w);
 }
 
 static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
 {
-    const int size = mmf_dtypes[mmf_problem_accumulator(p)].size;
-    mmf_nvidia_tiles_configure(kernel, p, MMF_MMA_BYTES(kernel->tile_m, kernel->tile_n, size),
-                               config);
+    mmf_nvidia_tiles_configure(kernel, p, dynamic_bytes(kernel, p), config);
+}
+
+static bool supports_split(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+{
+    return mmf_nvidia_split_supports(times, TIMES, kernel, p, dynamic_bytes(kernel, p), reason);
+}
+
+static void work_split(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+{
+    mmf_nvidia_split_work(times, TIMES, GFLOPS, kernel, p, w);
+}
+
+static void configure_split(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+{
+    mmf_nvidia_split_configure(times, TIMES, kernel, p, dynamic_bytes(kernel, p), config);
 }
 
 const mmf_family mmf_gpu_mma = {
@@ -51,5 +72,17 @@ const mmf_family mmf_gpu_mma = {
     .same_bits = true,
     .work = work,
     .gflops_float = GFLOPS,
+    .gflops_double = GFLOPS,
+};
+
+const mmf_family mmf_gpu_mma_split = {
+    .name = "gemm_mma_split",
+    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
+    .supports = supports_split,
+    .configure = configure_split,
+    .run = mmf_gpu_gemm_run,
+    .rows_independent_of_m = false, /* k is split where tiles are few */
+    .work = work_split,
     .gflops_double = GFLOPS,
 };

@@ -1,4 +1,5 @@
-/* The host side that gemm_mma and gemm_fma share. Path of a call: see nvidia_tiles.h. */
+/* The host side that gemm_mma, gemm_fma and their split forms share. Path of a call: see
+ * nvidia_tiles.h. */
 #include "gpu/nvidia_tiles.h"
 
 #include "gpu/describe.h"
@@ -8,6 +9,9 @@
 
 /* Bytes: 64 lines and 32 k of them are below 2^31. */
 enum { MAX_STEP = 1 << 24 };
+
+/* Of shared memory, besides the dynamic ones, which begin at a multiple of it. */
+enum { STATIC_BYTES = 1024 };
 
 static bool is_near(int64_t stride, int64_t length, int64_t size)
 {
@@ -24,7 +28,8 @@ static bool strides_are_near(const mmf_problem *p)
            is_near(b->col, p->n, size) && is_near(b->row, p->k, size) && alike;
 }
 
-bool mmf_nvidia_tiles_supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+bool mmf_nvidia_tiles_supports(const mmf_kernel *kernel, const mmf_problem *p,
+                               uint32_t dynamic_bytes, char *reason)
 {
     mmf_gpu *gpu;
     if (!mmf_gpu_gemm_supports(kernel, p, reason))
@@ -32,6 +37,11 @@ bool mmf_nvidia_tiles_supports(const mmf_kernel *kernel, const mmf_problem *p, c
     if (mmf_gpu_get(p->device, &gpu) || !gpu->driver->allow_shared) {
         snprintf(reason, MMF_REASON_TEXT,
                  "needs more than 48 KiB of shared memory, which this driver cannot give");
+        return false;
+    }
+    if ((int64_t)dynamic_bytes + STATIC_BYTES > gpu->facts.shared_most) {
+        snprintf(reason, MMF_REASON_TEXT, "needs %d bytes of shared memory, this GPU has %d",
+                 (int)dynamic_bytes + STATIC_BYTES, gpu->facts.shared_most);
         return false;
     }
     if (!strides_are_near(p)) {
@@ -52,26 +62,51 @@ static bool is_wide(const mmf_problem *p, int operand)
     return (s->col == 1 || s->row == 1) && other * size % 16 == 0 && p->offset[operand] % 16 == 0;
 }
 
+/* The row of a kernel, or NULL. */
+static const mmf_tile_time *time_of(const mmf_tile_time *rows, size_t count,
+                                    const mmf_kernel *kernel, const mmf_problem *p)
+{
+    const mmf_dtype dtype = p->dtype[MMF_A] == MMF_BFLOAT16 ? MMF_FLOAT16 : p->dtype[MMF_A];
+    for (size_t i = 0; i < count; i++)
+        if (rows[i].dtype == dtype && rows[i].tile_m == kernel->tile_m &&
+            rows[i].tile_n == kernel->tile_n)
+            return &rows[i];
+    return NULL;
+}
+
+static double tiles_of(const mmf_kernel *kernel, const mmf_problem *p)
+{
+    const int64_t columns = mmf_problem_gated(p) ? kernel->tile_n / 2 : kernel->tile_n;
+    return (double)mmf_gpu_tiles(p->m, kernel->tile_m) * (double)mmf_gpu_tiles(p->n, columns) *
+           (double)mmf_gpu_batches(p);
+}
+
+/* Microseconds of the call with so many workgroups for each tile. */
+static double microseconds(const mmf_tile_time *t, const mmf_kernel *kernel, const mmf_problem *p,
+                           int parts)
+{
+    const double units = mmf_gpu_units(p->device), tiles = tiles_of(kernel, p) * parts;
+    const double steps = (double)mmf_gpu_tiles(mmf_gpu_tiles(p->k, kernel->tile_k), parts);
+    const bool wide = is_wide(p, MMF_A) && is_wide(p, MMF_B);
+    const double each = tiles <= units ? 1 : tiles / units;
+    const double turns = (double)(int64_t)each + (each > (double)(int64_t)each);
+    const double busy = turns * t->shared, step = busy > t->alone ? busy : t->alone;
+    return steps * step * (wide ? 1 : t->slow) + t->first + (turns - 1) * t->later;
+}
+
+/* The time is given as one tile whose operations take as long. */
+static void set_time(mmf_work *w, double microseconds, double gflops)
+{
+    w->tiles = 1;
+    w->tile_flops = microseconds * 1e3 * gflops;
+}
+
 void mmf_nvidia_tiles_work(const mmf_tile_time *rows, size_t count, double gflops,
                            const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
-    const double units = mmf_gpu_units(p->device);
-    const mmf_dtype dtype = p->dtype[MMF_A] == MMF_BFLOAT16 ? MMF_FLOAT16 : p->dtype[MMF_A];
-    const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
-    const bool wide = is_wide(p, MMF_A) && is_wide(p, MMF_B);
-    for (size_t i = 0; i < count && units > 0; i++) {
-        const mmf_tile_time *t = &rows[i];
-        if (t->dtype != dtype || t->tile_m != kernel->tile_m || t->tile_n != kernel->tile_n)
-            continue;
-        const double each = w->tiles <= units ? 1 : w->tiles / units;
-        const double turns = (double)(int64_t)each + (each > (double)(int64_t)each);
-        const double busy = turns * t->shared, step = busy > t->alone ? busy : t->alone;
-        const double seconds =
-            1e-6 * (steps * step * (wide ? 1 : t->slow) + t->first + (turns - 1) * t->later);
-        w->tiles = 1;
-        w->tile_flops = seconds * 1e9 * gflops;
-        return;
-    }
+    const mmf_tile_time *t = time_of(rows, count, kernel, p);
+    if (t && mmf_gpu_units(p->device) > 0)
+        set_time(w, microseconds(t, kernel, p, 1), gflops);
 }
 
 void mmf_nvidia_tiles_configure(const mmf_kernel *kernel, const mmf_problem *p,
@@ -81,4 +116,76 @@ void mmf_nvidia_tiles_configure(const mmf_kernel *kernel, const mmf_problem *p,
     mmf_gpu_gemm_configure(kernel, p, config);
     for (int i = 0; i < plan->launches; i++)
         plan->launch[i].dynamic_bytes = dynamic_bytes;
+}
+
+/* Workgroups of a cluster: 8 are the most that every GPU takes. Steps of k in a part, at least. */
+enum { MOST_PARTS = 8, FEWEST_STEPS = 2 };
+
+/* Microseconds that a tile takes longer where several workgroups share it: the barriers, and the
+ * sums of each of them. */
+static double exchange(int parts)
+{
+    return parts > 1 ? 1 + 0.2 * parts : 0;
+}
+
+/* Workgroups of a tile, and the microseconds of the call. All of them run at once. */
+static int parts_of(const mmf_tile_time *rows, size_t count, const mmf_kernel *kernel,
+                    const mmf_problem *p, double *least)
+{
+    const mmf_tile_time *t = time_of(rows, count, kernel, p);
+    const int64_t steps = mmf_gpu_tiles(p->k, kernel->tile_k);
+    const double units = mmf_gpu_units(p->device), most = t ? t->resident * units : 0;
+    int found = 1;
+    *least = most > 0 ? microseconds(t, kernel, p, 1) + exchange(2) : 0;
+    for (int parts = 2; parts <= MOST_PARTS && steps / parts >= FEWEST_STEPS &&
+                        tiles_of(kernel, p) * parts <= most;
+         parts++) {
+        const double time = microseconds(t, kernel, p, parts) + exchange(parts);
+        if (time < *least) {
+            *least = time;
+            found = parts;
+        }
+    }
+    return found;
+}
+
+bool mmf_nvidia_split_supports(const mmf_tile_time *rows, size_t count, const mmf_kernel *kernel,
+                               const mmf_problem *p, uint32_t dynamic_bytes, char *reason)
+{
+    double time;
+    mmf_gpu *gpu;
+    if (!mmf_nvidia_tiles_supports(kernel, p, dynamic_bytes, reason))
+        return false;
+    if (mmf_gpu_get(p->device, &gpu) || !gpu->driver->encode_tensor_map) {
+        snprintf(reason, MMF_REASON_TEXT, "needs clusters: a driver of CUDA 12.0 or later");
+        return false;
+    }
+    if (tiles_of(kernel, p) * parts_of(rows, count, kernel, p, &time) > MMF_MAX_GRID) {
+        snprintf(reason, MMF_REASON_TEXT, "is for few tiles, the result has more than a launch");
+        return false;
+    }
+    return true;
+}
+
+void mmf_nvidia_split_work(const mmf_tile_time *rows, size_t count, double gflops,
+                           const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+{
+    double time;
+    parts_of(rows, count, kernel, p, &time);
+    if (time > 0)
+        set_time(w, time, gflops);
+}
+
+void mmf_nvidia_split_configure(const mmf_tile_time *rows, size_t count, const mmf_kernel *kernel,
+                                const mmf_problem *p, uint32_t dynamic_bytes, mmf_config *config)
+{
+    double time;
+    mmf_launch_plan *plan = (mmf_launch_plan *)config->own;
+    mmf_nvidia_tiles_configure(kernel, p, dynamic_bytes, config);
+    for (int i = 0; i < plan->launches; i++) {
+        mmf_launch *launch = &plan->launch[i];
+        launch->cluster = (uint32_t)parts_of(rows, count, kernel, p, &time);
+        launch->grid_x *= launch->cluster;
+        launch->first = 0; /* supports() saw that one launch holds them */
+    }
 }

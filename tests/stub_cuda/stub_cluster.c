@@ -4,6 +4,8 @@
 #include "gpu/kernels/nvidia/wgmma_args.h"
 #include "stub_cuda.h"
 
+#include <string.h>
+
 enum {
     MOST_SHARED = 232448,
     FUNCTION_MAX_DYNAMIC_SHARED = 8,
@@ -104,6 +106,10 @@ int cuLaunchKernelEx(const launch_config *config, void *f, void **arguments, voi
         return code;
     const mmf_wgmma_args *args = arguments[0];
     code = stub_check_arguments(&args->gemm);
+    /* Others have the first field alone, and a cluster for each tile. */
+    if (!code && strncmp(kernel->name, "gemm_wgmma_", 11))
+        return stub_run(kernel->name, &args->gemm, config->grid[0] / cluster, config->grid[1],
+                        config->block[0]);
     if (!code && (!names_operands(args) || 1u << args->cluster_log != cluster))
         code = STUB_LAUNCH_FAILED;
     return code ? code : stub_run_clusters(kernel->name, &args->gemm, config->block[0]);

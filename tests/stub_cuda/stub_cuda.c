@@ -186,11 +186,16 @@ int cuDeviceGetName(char *name, int size, int device)
 
 int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
-    static const int known[][2] = {{8, 49152}, {10, 32}, {16, 4}, {75, 9}, {76, 0}, {115, 1}};
+    static const int known[][2] = {{8, 49152}, {10, 32},     {16, 4}, {75, 9},
+                                   {76, 0},    {97, 232448}, {115, 1}};
     int code = stub_enter("cuDeviceGetAttribute", "(%d, %d)", attribute, device);
     const char *older = getenv("STUB_CUDA_CAPABILITY"); /* two digits: another GPU than sm_90 */
     if (!code && older && (attribute == 75 || attribute == 76)) {
         *value = older[attribute - 75] - '0';
+        return 0;
+    }
+    if (!code && older && attribute == 97) { /* 99 KiB of sm_86, 163 of sm_80 */
+        *value = older[1] == '0' ? 166912 : 101376;
         return 0;
     }
     for (size_t i = 0; !code && i < sizeof known / sizeof *known; i++)

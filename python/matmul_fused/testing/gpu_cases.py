@@ -34,6 +34,8 @@ TAKES: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "gemm_mma": {"prepack": (False,)},
     "gemm_fma": {"prepack": (False,), "dtype": ("float32",)},
+    "gemm_fma_split": {"prepack": (False,), "dtype": ("float32",)},
+    "gemm_mma_split": {"prepack": (False,), "dtype": ("float64",)},
 }
 _WIDE = {  # the loop and the epilogues of gemm_mfma and gemm_simt on other types
     "m": (*_ENDS, 257),

@@ -94,11 +94,11 @@ MMF_DEVICE place_of_tile find_place(const mmf_gemm_args &args, unsigned long lon
     return {batch, group * GROUP + within - column * height, column};
 }
 
-/* The tile of this workgroup. */
-template <class Row> MMF_DEVICE tile tile_of_workgroup(const mmf_gemm_args &args, char *shared)
+/* The tile of this number. */
+template <class Row>
+MMF_DEVICE tile tile_at(const mmf_gemm_args &args, unsigned long long index, char *shared)
 {
-    const place_of_tile p =
-        find_place(args, (unsigned long long)args.first_tile + (unsigned)workgroup_id());
+    const place_of_tile p = find_place(args, index);
     tile t;
     t.columns = args.gated ? Row::tile_n / 2 : Row::tile_n;
     t.m0 = (long long)p.m * Row::tile_m;
@@ -110,6 +110,13 @@ template <class Row> MMF_DEVICE tile tile_of_workgroup(const mmf_gemm_args &args
     find_matrices(read_again(args), t.batch, t.matrices);
     barrier();
     return t;
+}
+
+/* The tile of this workgroup. */
+template <class Row> MMF_DEVICE tile tile_of_workgroup(const mmf_gemm_args &args, char *shared)
+{
+    return tile_at<Row>(args, (unsigned long long)args.first_tile + (unsigned)workgroup_id(),
+                        shared);
 }
 
 /* Its matrices once more, where something else lay meanwhile. */

@@ -102,35 +102,6 @@ MMF_DEVICE void place_matrices(const mmf_gemm_args &args, const tile &t, int bat
     meet_consumers();
 }
 
-/* Of a tile, the lines that this workgroup of a cluster finishes. */
-struct some_rows {
-    int count, first;
-
-    __attribute__((device, always_inline)) int row(int line) const
-    {
-        return first + line;
-    }
-};
-
-/* The sums of a cluster's workgroups for those lines, added up in the order of k. */
-MMF_DEVICE void add_parts(unsigned memory, const some_rows &some, int parts, float factor,
-                          float *lines)
-{
-    enum { MOST = 8, LINE = row::tile_n / 4 };
-    MMF_ROLLED
-    for (int i = thread_id(); i < some.count * LINE; i += CONSUMERS * GROUP) {
-        const int at = (some.first + i / LINE) * PITCH + i % LINE * 4;
-        mmf_float4 part[MOST], sum = {};
-        MMF_UNROLL
-        for (int p = 0; p < MOST; p++)
-            part[p] = p < parts ? read_from(p, memory + at * 4) : sum;
-        MMF_UNROLL
-        for (int p = 0; p < MOST; p++)
-            sum += part[p];
-        *(mmf_float4 *)(lines + at) = sum * factor;
-    }
-}
-
 /* The bias of the tile's columns comes to the last cache while products are summed. */
 MMF_DEVICE void prefetch_bias(const mmf_gemm_args &args, const tile &t)
 {
@@ -170,7 +141,8 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
         if (thread_id() == 0)
             publish_to_cluster(); /* by one thread: it is a fence of the whole GPU */
         cluster_barrier();
-        add_parts(r.memory, some, 1 << args.cluster_log, alpha, lines);
+        add_parts<CONSUMERS * GROUP, row::tile_n, PITCH>(some, 1 << args.cluster_log, alpha,
+                                                         r.memory, lines);
     }
     meet_consumers();
     if (ONE_TILE && !general) {

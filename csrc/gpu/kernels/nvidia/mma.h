@@ -59,19 +59,27 @@ template <> struct matrices<MMF_GEMM_FLOAT32> {
     }
 };
 
+/* 8 k at a time where a thread has few registers. */
 template <> struct matrices<MMF_GEMM_FLOAT64> {
     typedef double word;
-    enum { K = 16, A_WORDS = K / 2, B_WORDS = K / 4, IN_LANES = 1 };
+    enum { K = this_row::threads > 128 ? 8 : 16, A_WORDS = K / 2, B_WORDS = K / 4, IN_LANES = 1 };
     static __attribute__((device, always_inline)) void add_to(double (&sum)[4], const word *a,
                                                               const word *b)
     {
 #if __CUDA_ARCH__ >= 900
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, "
-                     "{%4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, "
-                     "{%0, %1, %2, %3};"
-                     : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
-                     : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]),
-                       "d"(a[7]), "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
+        if (K == 8)
+            asm volatile("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, "
+                         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                         : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+                         : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+        else
+            asm volatile("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, "
+                         "{%4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, "
+                         "{%0, %1, %2, %3};"
+                         : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+                         : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4 % A_WORDS]),
+                           "d"(a[5 % A_WORDS]), "d"(a[6 % A_WORDS]), "d"(a[7 % A_WORDS]), "d"(b[0]),
+                           "d"(b[1]), "d"(b[2 % B_WORDS]), "d"(b[3 % B_WORDS]));
 #else
         MMF_UNROLL
         for (int i = 0; i < A_WORDS; i++)

@@ -19,4 +19,10 @@ enum { MMF_MMA_PADDING = 4 };
     MMF_MMA_MOST(MMF_MMA_STAGES *MMF_MMA_STAGE_BYTES(tile_m, tile_n),                              \
                  MMF_MMA_SUM_BYTES(tile_m, tile_n, sum_bytes))
 
+/* Of gemm_fma: a stage has rows of k, which are padded like lines of sums. */
+#define MMF_FMA_BYTES(tile_m, tile_n)                                                              \
+    MMF_MMA_MOST(MMF_MMA_STAGES *MMF_MMA_STAGE_BYTES((tile_m) + MMF_MMA_PADDING,                   \
+                                                     (tile_n) + MMF_MMA_PADDING),                  \
+                 MMF_MMA_SUM_BYTES(tile_m, tile_n, 4))
+
 #endif

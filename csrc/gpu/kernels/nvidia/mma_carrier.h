@@ -92,19 +92,6 @@ template <int Size, int Lines> struct swapped_chunks {
     }
 };
 
-/* How gemm_fma's lie: chunks stay in place where k is the row. */
-template <int Size, int Lines> struct plain_chunks : swapped_chunks<Size, Lines> {
-    typedef swapped_chunks<Size, Lines> base;
-    static __attribute__((device, always_inline)) int place(bool along_k, int line, int k)
-    {
-        return along_k ? base::place(true, line, k) : (k * Lines + line) * Size;
-    }
-    static __attribute__((device, always_inline)) int swap(bool along_k, int apart)
-    {
-        return along_k ? base::swap(true, apart) : 0;
-    }
-};
-
 /* What a thread brings of Lines lines: units of one width, the first one at (line, k). */
 template <int Size, int Lines, int Threads, class Stage> struct mma_carrier {
     enum {
@@ -115,8 +102,8 @@ template <int Size, int Lines, int Threads, class Stage> struct mma_carrier {
         LEAST = Size == 8 ? 8 : 4, /* bytes of a unit that is not wide */
     };
     const regions &r;
-    int line, k;
-    int offset, slot; /* bytes: from the half's first element at k0, and in a stage */
+    int line = 0, k = 0;
+    int offset = 0, slot = 0; /* bytes: from the half's first element at k0, and in a stage */
 
     /* Units side by side: along k of a line, or of the lines at one k. */
     static __attribute__((device, always_inline)) int across(const regions &r)

@@ -31,6 +31,13 @@ struct regions {
         lines[half] = count > 0 ? (count < most ? (int)count : most) : 0;
     }
 
+    /* k0: whole steps of a tile, so that width and along_k stay. */
+    __attribute__((device, always_inline)) void start_at(long long k0)
+    {
+        at[0] += k0 * k_step;
+        at[1] += k0 * k_step;
+    }
+
     /* Set along_k and width, of elements of Size bytes. */
     template <int Size>
     __attribute__((device, always_inline)) void classify(const char *first, const char *second)

@@ -1,10 +1,10 @@
-/* What PTX calls asynchronous: barriers in shared memory, tensor copies, clusters. Path of a call:
- * the main loop of gemm_wgmma.hip. Semantics and syntax: the PTX ISA, mbarrier and
+/* What PTX calls asynchronous: barriers in shared memory, tensor copies. Path of a call: the main
+ * loop of gemm_wgmma.hip. Semantics and syntax: the PTX ISA, mbarrier and
  * cp.async.bulk.tensor. Shared memory is named by its 32-bit address. */
 #ifndef MMF_NVIDIA_RING_H
 #define MMF_NVIDIA_RING_H
 
-#include "gpu/kernels/common/device.h"
+#include "gpu/kernels/nvidia/cluster.h"
 #include "gpu/kernels/nvidia/wgmma_args.h"
 
 MMF_DEVICE unsigned shared_address(const void *pointer)
@@ -14,25 +14,6 @@ MMF_DEVICE unsigned shared_address(const void *pointer)
         : "=r"(address)
         : "l"(pointer));
     return address;
-}
-
-MMF_DEVICE unsigned cluster_rank()
-{
-    unsigned rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-/* All threads of the cluster. */
-MMF_DEVICE void cluster_barrier()
-{
-    asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
-/* What threads that met this one wrote is seen by the cluster after its next barrier. */
-MMF_DEVICE void publish_to_cluster()
-{
-    asm volatile("fence.acq_rel.cluster;" ::: "memory");
 }
 
 /* The kernel before in the stream is done, and what it wrote is seen. */
@@ -109,19 +90,6 @@ MMF_DEVICE void arrive_at(unsigned barrier, unsigned rank)
 MMF_DEVICE void prefetch(const void *address)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
-}
-
-/* Four floats of another workgroup of the cluster, at the same address. */
-MMF_DEVICE mmf_float4 read_from(unsigned rank, unsigned address)
-{
-    unsigned there;
-    mmf_float4 value;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-                 : "r"(there)
-                 : "memory");
-    return value;
 }
 
 /* A box of a tensor to shared memory of this workgroup; outside of the tensor are zeros. */

@@ -5,17 +5,19 @@
 
 #include "gpu/kernels/nvidia/mma_carrier.h"
 
-/* The lines of A, then those of B, seen by all threads. */
+/* The lines of A, then those of B, from k0 on, seen by all threads. */
 template <class Row, class A, class B>
-MMF_DEVICE void find_regions(const mmf_gemm_args &args, const tile &t, regions *to)
+MMF_DEVICE void find_regions(const mmf_gemm_args &args, const tile &t, long long k0, regions *to)
 {
     enum { SIZE = sizeof(typename element<Row::operands>::type) };
     if (thread_id() == 0) {
         find_a<SIZE, Row::tile_m>(args, t, to[0]);
+        to[0].start_at(k0);
         A::share_out(to[0]);
     }
     if (thread_id() == 32) {
         find_b<SIZE, Row::tile_n>(args, t, to[1]);
+        to[1].start_at(k0);
         B::share_out(to[1]);
     }
     barrier();
@@ -26,8 +28,8 @@ template <class Row, class A, class B, class Multiply>
 MMF_DEVICE void each_stage(long long k_end, const regions *of, unsigned memory, Multiply multiply)
 {
     enum { AHEAD = A::STAGES - 1, STAGE = A::BYTES + B::BYTES, STEP = Row::tile_k };
-    A a = {of[0], 0, 0, 0, 0};
-    B b = {of[1], 0, 0, 0, 0};
+    A a = {of[0]};
+    B b = {of[1]};
     long long fetched = 0;
     unsigned filled = 0, next = 0; /* stages */
     /* The first turns only fill. */

@@ -1,0 +1,136 @@
+/* Sums of products in float32 by fused multiply-adds, in the registers of a workgroup: what a tile
+ * of gemm_fma and gemm_fma_split begins with.
+ *
+ * A thread computes 8 x 16, 8 x 8 or 8 x 4 sums, a warp 32 rows by 8 times as many columns. Stages
+ * of 32 k lie in a ring in shared memory, a row of lines for each k; rows and columns of a thread
+ * are groups of four. Path of a call: the body of both kernels. */
+#ifndef MMF_FMA_PRODUCTS_H
+#define MMF_FMA_PRODUCTS_H
+
+#include "gpu/kernels/nvidia/fma_carrier.h"
+#include "gpu/kernels/nvidia/staged_loop.h"
+
+typedef this_row row;
+static_assert(row::operands == MMF_GEMM_FLOAT32, "kernels.def");
+
+typedef fma_carrier<row::tile_m, row::threads> a_carrier;
+typedef fma_carrier<row::tile_n, row::threads> b_carrier;
+
+enum {
+    LANES_M = 4, /* of a warp */
+    LANES_N = 8,
+    ROWS = 8, /* of a thread */
+    COLS = row::tile_m * row::tile_n / row::threads / ROWS,
+    WARPS_N = row::tile_n / (LANES_N * COLS),
+    GROUP = 4, /* floats of 16 bytes */
+    A_PITCH = a_carrier::stage_form::PITCH,
+    B_PITCH = b_carrier::stage_form::PITCH,
+    AT_ONCE = 8, /* k in the body of the loop */
+    PITCH = row::tile_n + MMF_MMA_PADDING,
+};
+static_assert(row::lds == 2 * sizeof(regions) + TILE_BYTES && row::tile_k * 4 == MMF_MMA_LINE &&
+                  WARPS_N * (row::tile_m / (LANES_M * ROWS)) == row::threads / 32,
+              "kernels.def");
+
+extern MMF_DYNAMIC_SHARED char dynamic_shared[];
+
+typedef float sums[ROWS][COLS];
+
+/* First of a thread's lines. Lanes that differ in one bit of two read the same group, which makes
+ * a load of a warp two transactions, not four. */
+MMF_DEVICE int first_row()
+{
+    const int id = thread_id(), warp = id / 32;
+    return warp / WARPS_N * (LANES_M * ROWS) + ((id >> 1 & 1) | (id >> 4 & 1) << 1) * GROUP;
+}
+
+MMF_DEVICE int first_column()
+{
+    const int id = thread_id(), warp = id / 32;
+    return warp % WARPS_N * (LANES_N * COLS) + ((id & 1) | (id >> 2 & 3) << 1) * GROUP;
+}
+
+/* What a thread multiplies at one k. */
+struct operands_at_k {
+    float a[ROWS], b[COLS];
+
+    __attribute__((device, always_inline)) void load(const char *a_row, const char *b_row)
+    {
+        MMF_UNROLL
+        for (int i = 0; i < ROWS; i += GROUP)
+            load_group(a_row + i * LANES_M * 4, a + i);
+        MMF_UNROLL
+        for (int j = 0; j < COLS; j += GROUP)
+            load_group(b_row + j * LANES_N * 4, b + j);
+    }
+
+    static __attribute__((device, always_inline)) void load_group(const char *from, float *to)
+    {
+        const mmf_float4 four = *(const mmf_float4 *)from;
+        MMF_UNROLL
+        for (int e = 0; e < GROUP; e++)
+            to[e] = four[e];
+    }
+
+    /* An instruction shares an operand with the one before it, which the register file then need
+     * not read: down one column and up the next. */
+    __attribute__((device, always_inline)) void add_to(sums &sum) const
+    {
+        MMF_UNROLL
+        for (int at = 0; at < ROWS * COLS; at++) {
+            const int j = at / ROWS, i = j % 2 ? ROWS - 1 - at % ROWS : at % ROWS;
+            sum[i][j] = fused(a[i], b[j], sum[i][j]);
+        }
+    }
+};
+
+/* sum += A B over a stage; the operands of a k are loaded while the k before is multiplied. */
+MMF_DEVICE void multiply(const char *stage, sums &sum)
+{
+    const char *a_row = stage + first_row() * 4;
+    const char *b_row = stage + a_carrier::BYTES + first_column() * 4;
+    operands_at_k both[2];
+    both[0].load(a_row, b_row);
+    MMF_ROLLED
+    for (int k = 0; k < row::tile_k; k += AT_ONCE) {
+        MMF_UNROLL
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (i + 1 < AT_ONCE || k + AT_ONCE < row::tile_k)
+                both[(i + 1) % 2].load(a_row + (i + 1) * A_PITCH, b_row + (i + 1) * B_PITCH);
+            both[i % 2].add_to(sum);
+        }
+        a_row += AT_ONCE * A_PITCH;
+        b_row += AT_ONCE * B_PITCH;
+    }
+}
+
+/* The sums of `count` products from k0 on, of the tile whose matrices are found. */
+MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, long long k0,
+                             long long count, regions *of, sums &sum)
+{
+    find_regions<row, a_carrier, b_carrier>(args, t, k0, of);
+    each_stage<row, a_carrier, b_carrier>(count, of, shared_window(dynamic_shared),
+                                          [&](unsigned offset) __attribute__((always_inline)) {
+                                              multiply(dynamic_shared + offset, sum);
+                                          });
+}
+
+/* The sums times a factor as lines of the tile. */
+MMF_DEVICE void put_sums(float factor, float *lines, const sums &sum)
+{
+    const int m = first_row(), n = first_column();
+    MMF_UNROLL
+    for (int i = 0; i < ROWS; i++) {
+        MMF_UNROLL
+        for (int j = 0; j < COLS; j += GROUP) {
+            mmf_float4 four;
+            MMF_UNROLL
+            for (int e = 0; e < GROUP; e++)
+                four[e] = sum[i][j + e] * factor;
+            *(mmf_float4 *)(lines + (m + i / GROUP * (LANES_M * GROUP) + i % GROUP) * PITCH + n +
+                            j * LANES_N) = four;
+        }
+    }
+}
+
+#endif

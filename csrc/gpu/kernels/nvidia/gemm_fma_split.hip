@@ -1,0 +1,21 @@
+/* gemm_fma with k split among the workgroups of a cluster (sm_90 and later): float32, few tiles.
+ * Path of a call: asked by the plan; launched by gpu/launch_plan.c. */
+#include "gpu/kernels/nvidia/fma_products.h"
+#include "gpu/kernels/nvidia/split_tile.h"
+
+MMF_ENTRY MMF_THREADS_PAIRED(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
+{
+    MMF_SHARED static char shared[row::lds];
+    float *const lines = (float *)dynamic_shared;
+    part_of_k<row> part;
+    part.find(args.k);
+    sums sum = {};
+    if (part.count > 0)
+        sum_products(args, tile_of_cluster<row>(args, part.parts, shared), part.first, part.count,
+                     (regions *)shared, sum);
+    /* Once more, not kept in registers; nobody reads the stages any more. */
+    const tile t = tile_of_cluster<row>(args, cluster_size(), shared);
+    put_sums(1, lines, sum);
+    split_epilogue<row, PITCH, float>::finish(args, t, cluster_rank(), cluster_size(), lines);
+    cluster_barrier(); /* a workgroup that is gone cannot be read */
+}
