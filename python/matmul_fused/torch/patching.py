@@ -96,13 +96,17 @@ def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
     activation = _GATED_BY[site.activation.name]
 
     def forward(self: Any, x: Any) -> Any:
+        choice = vars(self)[_CHOICE]
+        settled = None if choice is None else choice.settled(x)
+        if settled is False:
+            return type(self).forward(self, x)
         gate, up = getattr(self, gate_name), getattr(self, up_name)
         if not _as_patched(gate, GateLinear) or not _as_patched(up, torch.nn.Linear):
             return type(self).forward(self, x)
-        keeper, choice = getattr(self, _PACKED), getattr(self, _CHOICE)
+        keeper = getattr(self, _PACKED)
 
         def fused(x: Any) -> Any:
-            if choice is None:
+            if choice is None or settled:
                 return gate_times_up(self, keeper, x, gate, up, activation)
             return measured_gate(self, choice, keeper, x, (gate, up), activation)
 
