@@ -112,7 +112,8 @@ def errors(work: Workload, arms: Arms) -> dict[str, float]:
 
 def wrong(found: dict[str, float]) -> dict[str, float]:
     """The arms above the bound, with their error in units of eager's."""
-    return {name: error / found["eager"] for name, error in found.items() if not error <= ALLOWED_ERROR * found["eager"]}
+    ratios = {name: error / found["eager"] for name, error in found.items()}
+    return {name: ratio for name, ratio in ratios.items() if not ratio <= ALLOWED_ERROR}  # not a number is wrong, too
 
 
 def _captured(call: Callable[[], Any]) -> Callable[[], Any]:
@@ -149,7 +150,12 @@ def run(work: Workload, options: argparse.Namespace) -> dict[str, Any]:
             skipped[name] = f"no capture: {str(error).splitlines()[0]}"
     limits: dict[str, Any] = {"rounds": 3, "sample_seconds": 0.0, "warm_up_seconds": 0.0}
     if not options.quick:
-        limits = {"rounds": options.rounds, "sample_seconds": 0.02, "budget_seconds": options.seconds, "between": settle}
+        limits = {
+            "rounds": options.rounds,
+            "sample_seconds": 0.02,
+            "budget_seconds": options.seconds,
+            "between": settle,
+        }
     if work.device == "cuda":
         limits["synchronise"] = torch.cuda.synchronize
     timings = measure({name: [call] for name, call in calls.items()}, **limits)
@@ -241,7 +247,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression for the names of --list")
     parser.add_argument("--limit", metavar="S", type=float, help="seconds in which cases are begun (210, on a GPU 160)")
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of a case's rounds, of which five are made at least")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="of a case's rounds, of which five are made at least"
+    )
     parser.add_argument("--always", action="store_true", help='two more arms, with when="always"')
     parser.add_argument("--graphs", action="store_true", help="every arm as a CUDA graph")
     parser.add_argument("--quick", action="store_true", help="three rounds of one forward, to see that it works")
@@ -292,7 +300,9 @@ def main(arguments: list[str] | None = None, heap: str = "is as the C library ha
         began = time.perf_counter()
         found[case.name] = run(next(todo), options)
         gc.collect()  # the arms of a case are cycles, and their weights are large
-        print(f"{time.perf_counter() - start:4.0f} s  {case.name}: {time.perf_counter() - began:.1f} s", file=sys.stderr)
+        print(
+            f"{time.perf_counter() - start:4.0f} s  {case.name}: {time.perf_counter() - began:.1f} s", file=sys.stderr
+        )
         if options.json:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps({"about": facts, "rows": list(found.values())}, indent=1) + "\n")

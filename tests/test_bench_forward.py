@@ -1,4 +1,4 @@
-"""bench_forward.py on tiny layers: what it refuses, what it says, and one run of it. Nothing asks how fast anything is."""
+"""bench_forward.py on tiny layers: what it refuses, what it says, one run. Nothing asks how fast anything is."""
 
 import dataclasses
 import json

@@ -160,9 +160,10 @@ class MeasuredLinear(FusedLinear):
 
     def forward(self, x: Any) -> Any:
         choice = self.choice
-        activation, act, settled = self.activation, choice.act, choice.settled(x)
+        act, settled = choice.act, choice.settled(x)
         if settled is not None:
             return super().forward(x) if settled else act(torchs.linear(x, self.weight, self.bias))
+        activation = self.activation
         forms = Forms(
             lambda: FusedLinear.forward(self, x),
             lambda x, weight, bias: functional.linear(x, weight, bias, activation),

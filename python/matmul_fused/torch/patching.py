@@ -86,9 +86,13 @@ def _as_checked(linear: Any) -> bool:
 
 def _as_patched(linear: Any, kind: type) -> bool:
     """As _as_checked, of a gate or up that is fused: hooks of parallelize_module may have come, see GateLinear."""
+    if type(linear) is not kind:
+        return False
+    if not linear._forward_hooks and not linear._forward_pre_hooks:
+        return True
     hooks = (*linear._forward_hooks.values(), *linear._forward_pre_hooks.values())
     places = (str(getattr(hook, "__module__", "")) for hook in hooks)
-    return type(linear) is kind and all(place.startswith("torch.distributed.tensor.") for place in places)
+    return all(place.startswith("torch.distributed.tensor.") for place in places)
 
 
 def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:

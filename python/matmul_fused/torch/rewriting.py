@@ -161,9 +161,7 @@ def apply(module: Any, rewrite: Rewrite, choice: Choice | None) -> None:
         if choice is not None and (not settled or self.training or hooked):
             x = [*arguments, *keywords.values(), None][0]
             forms = (lambda: new(self, x), lambda: old(self, x))
-            if hooked or not choice.takes_new(
-                self, x, tuple(_rows(layer) for layer in layers), *forms
-            ):
+            if hooked or not choice.takes_new(self, x, tuple(_rows(layer) for layer in layers), *forms):
                 if not choice.ours_in_traces:
                     for layer in layers:
                         vars(layer)[_PACKED].drop()
