@@ -86,7 +86,8 @@ def _as_checked(linear: Any) -> bool:
 
 def _as_patched(linear: Any, kind: type) -> bool:
     """As _as_checked, of a gate or up that is fused: hooks of parallelize_module may have come, see GateLinear."""
-    if type(linear) is not kind:
+    same = type(linear) is kind  # apart, or mypy takes linear for an object
+    if not same:
         return False
     if not linear._forward_hooks and not linear._forward_pre_hooks:
         return True
