@@ -53,6 +53,12 @@ def test_the_faster_form_wins():
     assert lost == measure.Decision(False, pytest.approx(0.002), pytest.approx(0.001), "left: slower")
 
 
+@pytest.mark.parametrize(("ours", "why"), [(0.00094, ""), (0.00099, "left: no faster"), (0.00101, "left: slower")])
+def test_a_tie_is_left(ours, why):
+    decision = decide(ours, 0.001)
+    assert (decision.fused, decision.why) == (not why, why)
+
+
 def test_the_first_call_does_not_count():
     assert decide(0.001, 0.002, first=0.02).fused
 

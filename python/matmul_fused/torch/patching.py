@@ -86,9 +86,14 @@ def _as_checked(linear: Any) -> bool:
 
 def _as_patched(linear: Any, kind: type) -> bool:
     """As _as_checked, of a gate or up that is fused: hooks of parallelize_module may have come, see GateLinear."""
+    same = type(linear) is kind  # apart, or mypy takes linear for an object
+    if not same:
+        return False
+    if not linear._forward_hooks and not linear._forward_pre_hooks:
+        return True
     hooks = (*linear._forward_hooks.values(), *linear._forward_pre_hooks.values())
     places = (str(getattr(hook, "__module__", "")) for hook in hooks)
-    return type(linear) is kind and all(place.startswith("torch.distributed.tensor.") for place in places)
+    return all(place.startswith("torch.distributed.tensor.") for place in places)
 
 
 def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
@@ -96,13 +101,17 @@ def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
     activation = _GATED_BY[site.activation.name]
 
     def forward(self: Any, x: Any) -> Any:
+        choice = vars(self)[_CHOICE]
+        settled = None if choice is None else choice.settled(x)
+        if settled is False:
+            return type(self).forward(self, x)
         gate, up = getattr(self, gate_name), getattr(self, up_name)
         if not _as_patched(gate, GateLinear) or not _as_patched(up, torch.nn.Linear):
             return type(self).forward(self, x)
-        keeper, choice = getattr(self, _PACKED), getattr(self, _CHOICE)
+        keeper = getattr(self, _PACKED)
 
         def fused(x: Any) -> Any:
-            if choice is None:
+            if choice is None or settled:
                 return gate_times_up(self, keeper, x, gate, up, activation)
             return measured_gate(self, choice, keeper, x, (gate, up), activation)
 

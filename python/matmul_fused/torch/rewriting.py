@@ -148,19 +148,20 @@ def apply(module: Any, rewrite: Rewrite, choice: Choice | None) -> None:
     paths = [name.split(".") for name in names]
 
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        old, choice = type(self).forward, vars(self)[_CHOICE]
+        settled = choice.settled(arguments[0]) if choice is not None and arguments else None
+        if settled is False:
+            return old(self, *arguments, **keywords)
         layers = [_child(self, path) for path in paths]
-        old = type(self).forward
         as_planned = all(type(layer) is was for layer, was in zip(layers, kinds, strict=True))
         if not as_planned or any(_has_hooks(layer) for layer in layers):
             return old(self, *arguments, **keywords)
         new = rewrite.train if self.training else rewrite.evaluated
-        choice = vars(self)[_CHOICE]
-        if choice is not None:
+        hooked = choice is not None and any(_has_hooks(part) for part in self.children())
+        if choice is not None and (not settled or self.training or hooked):
             x = [*arguments, *keywords.values(), None][0]
             forms = (lambda: new(self, x), lambda: old(self, x))
-            if any(_has_hooks(part) for part in self.children()) or not choice.takes_new(
-                self, x, tuple(_rows(layer) for layer in layers), *forms
-            ):
+            if hooked or not choice.takes_new(self, x, tuple(_rows(layer) for layer in layers), *forms):
                 if not choice.ours_in_traces:
                     for layer in layers:
                         vars(layer)[_PACKED].drop()

@@ -1,0 +1,142 @@
+"""A patched site that is decided is not asked about again: what a call of it costs, by what it calls."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from matmul_fused.torch import measure, patch  # noqa: E402
+from matmul_fused.torch.choice import Choice  # noqa: E402
+from support import own_store  # noqa: E402
+
+nn = torch.nn
+X = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(8, 12), nn.Linear(8, 12), nn.Linear(12, 8)
+        self.act = nn.SiLU()
+
+    def forward(self, x):
+        return self.down(self.act(self.gate(x)) * self.up(x))
+
+
+class Called(nn.Module):
+    """An activation that is called, which needs a new forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.drop, self.down = nn.Linear(8, 12), nn.Dropout(0.5), nn.Linear(12, 8)
+
+    def forward(self, x):
+        return self.down(self.drop(nn.functional.gelu(self.up(x))))
+
+
+FORMS = {"linear": lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()), "gate/up": Gated, "new forward": Called}
+
+
+@pytest.fixture(params=[True, False], ids=["fused", "left"])
+def decided(request, monkeypatch, tmp_path):
+    """What every measurement decides, and the questions that were asked: takes_ours, or takes_new."""
+    own_store(tmp_path, monkeypatch)
+    measure.forget()
+    times = (0.001, 0.002) if request.param else (0.002, 0.001)
+    monkeypatch.setattr(measure, "_race", lambda *_: times)
+    asked = []
+
+    def counted(real):
+        def ask(self, x, *more):
+            asked.append(x)
+            return real(self, x, *more)
+
+        return ask
+
+    monkeypatch.setattr(Choice, "takes_ours", counted(Choice.takes_ours))
+    monkeypatch.setattr(Choice, "takes_new", counted(Choice.takes_new))
+    yield request.param, asked
+    measure.forget()
+
+
+@pytest.fixture(params=FORMS, ids=list(FORMS))
+def pair(request):
+    torch.manual_seed(0)
+    made = FORMS[request.param]().eval()
+    twin = copy.deepcopy(made)
+    (record,) = patch(twin)
+    assert record.fused
+    return made, twin
+
+
+def test_the_same_is_asked_once(decided, pair):
+    made, twin = pair
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(twin(X), made(X))
+        assert len(decided[1]) == 1
+        for other in (X[:3], X.double(), X[:, None]):
+            made.to(other.dtype), twin.to(other.dtype)
+            before = len(decided[1])
+            for _ in range(2):
+                torch.testing.assert_close(twin(other), made(other))
+            assert len(decided[1]) == before + 1
+
+
+def test_gradients_and_autocast_are_asked_about(decided, pair):
+    made, twin = pair
+    with torch.no_grad():
+        twin(X)
+    grads = []
+    for model in (made, twin):
+        model(X).sum().backward()
+        grads.append([part.grad for part in model.parameters()])
+    torch.testing.assert_close(grads[0], grads[1])
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert twin(X).dtype == torch.bfloat16
+    assert len(decided[1]) == 3
+
+
+def test_copies_are_asked_anew(decided, pair):
+    made, twin = pair
+    with torch.no_grad():
+        twin(X)
+        torch.testing.assert_close(copy.deepcopy(twin)(X), made(X))
+    assert len(decided[1]) == 2
+
+
+def test_training_and_hooks_that_came_later(decided):
+    """A new forward is one of eval mode, and calls no other child than its layers as the old one does."""
+    torch.manual_seed(0)
+    made = Called().eval()
+    patch(made)
+    with torch.no_grad():
+        made(X)
+        made.train()
+        torch.manual_seed(1)
+        dropped = made(X)
+        torch.manual_seed(1)
+        assert torch.equal(dropped, Called.forward(made, X))
+        made.eval()
+        wanted = Called.forward(made, X)
+        seen = []
+        made.drop.register_forward_hook(lambda *_: seen.append(1))
+        assert torch.equal(made(X), wanted)
+        assert seen == [1]
+
+
+def test_what_was_called_last_compiles_nothing_again(monkeypatch, pair):
+    """Dynamo reads nothing that a call changes."""
+    measure.forget()
+    monkeypatch.setattr(measure, "_race", lambda *_: (0.001, 0.002))
+    made, twin = pair
+    with torch.no_grad():
+        twin(X)
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        compiled = torch.compile(twin, backend="eager", dynamic=False, fullgraph=True)
+        torch.testing.assert_close(compiled(X), made(X))
+        twin(X[:2])
+        torch.testing.assert_close(compiled(X), made(X))
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
