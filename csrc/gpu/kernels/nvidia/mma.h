@@ -201,4 +201,64 @@ template <int Dtype, int Lines, bool AlongK> struct mma_reader {
     };
 };
 
+/* Fragments from `line` of a stage on, `below` lines further, a multiple of 16. */
+template <int Dtype, int Lines, bool AlongK> struct fragments {
+    typedef mma_reader<Dtype, Lines, AlongK> reader;
+    typedef typename reader::word word;
+    unsigned stage;
+    int line, lane;
+
+    __attribute__((device, always_inline)) void start(unsigned stage_, int line_, int lane_)
+    {
+        stage = stage_;
+        line = line_;
+        lane = lane_;
+    }
+    __attribute__((device, always_inline)) void read_a(int below, int k, word *to) const
+    {
+        reader::read_a(stage, line + below, k, lane, to);
+    }
+    __attribute__((device, always_inline)) void read_b(int below, int k, word *to) const
+    {
+        reader::read_b(stage, line + below, k, lane, to);
+    }
+};
+
+/* Of float64: slot() as few addresses and what is known before. */
+template <int Lines, bool AlongK> struct fragments<MMF_GEMM_FLOAT64, Lines, AlongK> {
+    typedef matrices<MMF_GEMM_FLOAT64> form;
+    enum { PLACES = AlongK ? 4 : 2 };
+    unsigned at[PLACES]; /* of four k each; else of 8 lines each */
+
+    __attribute__((device, always_inline)) void start(unsigned stage, int line, int lane)
+    {
+        const unsigned down = (unsigned)lane / 4, k = (unsigned)lane % 4;
+        const unsigned first =
+            AlongK ? stage + (line + down) * MMF_MMA_LINE + (down & 3) * 32 + k * 8
+                   : stage + k * Lines * 8 + line * 8 + ((down / 2 ^ k << 1) << 4) + down % 2 * 8;
+        MMF_UNROLL
+        for (unsigned i = 0; i < PLACES; i++)
+            at[i] = first ^ i * (AlongK ? 32 : 64);
+    }
+    __attribute__((device, always_inline)) void read(int below, int eight, int k,
+                                                     double &word) const
+    {
+        load_word(AlongK ? at[k / 4 % PLACES] + (below + eight * 8) * MMF_MMA_LINE
+                         : at[eight] + below * 8 + k * Lines * 8,
+                  word);
+    }
+    __attribute__((device, always_inline)) void read_a(int below, int k, double *to) const
+    {
+        MMF_UNROLL
+        for (int w = 0; w < form::A_WORDS; w++)
+            read(below, w % 2, k + w / 2 * 4, to[w]);
+    }
+    __attribute__((device, always_inline)) void read_b(int below, int k, double *to) const
+    {
+        MMF_UNROLL
+        for (int w = 0; w < 2 * form::B_WORDS; w++)
+            read(below, w / form::B_WORDS, k + w % form::B_WORDS * 4, to[w]);
+    }
+};
+
 #endif

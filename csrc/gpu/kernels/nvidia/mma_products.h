@@ -52,18 +52,19 @@ MMF_DEVICE void multiply(unsigned stage, int warp, int lane, sums &sum)
     /* Addresses of fragments are computed in each step: kept, they would need too many registers.
      */
     asm volatile("" : "+r"(lane));
-    typedef mma_reader<row::operands, row::tile_m, A_AlongK> a_reader;
-    typedef mma_reader<row::operands, row::tile_n, B_AlongK> b_reader;
+    fragments<row::operands, row::tile_m, A_AlongK> a_lines;
+    fragments<row::operands, row::tile_n, B_AlongK> b_lines;
+    a_lines.start(stage, warp / WARPS_N * SIDE_M, lane);
+    b_lines.start(stage + a_carrier::BYTES, column_of(warp, 0), lane);
     MMF_UNROLL
     for (int part = 0; part < PARTS; part++) {
         form::word a[BLOCKS_M][form::A_WORDS], b[BLOCKS_N][2 * form::B_WORDS];
         MMF_UNROLL
         for (int i = 0; i < BLOCKS_M; i++)
-            a_reader::read_a(stage, warp / WARPS_N * SIDE_M + i * 16, part * form::K, lane, a[i]);
+            a_lines.read_a(i * 16, part * form::K, a[i]);
         MMF_UNROLL
         for (int j = 0; j < BLOCKS_N; j++)
-            b_reader::read_b(stage + a_carrier::BYTES, column_of(warp, j), part * form::K, lane,
-                             b[j]);
+            b_lines.read_b(column_of(0, j), part * form::K, b[j]);
         MMF_UNROLL
         for (int j = 0; j < 2 * BLOCKS_N; j++) {
             MMF_UNROLL
