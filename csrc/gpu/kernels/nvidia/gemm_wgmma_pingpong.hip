@@ -97,8 +97,8 @@ struct alternating {
     {
         int batch;
         const tile t = take(args, turn, consumer, &batch);
+        meet_group(consumer); /* the last tile is finished: its bias and matrices are not needed */
         if (first || args.gemm.batch_ndim) {
-            meet_group(consumer); /* the last tile's matrices are not needed any more */
             find_matrices(args.gemm, batch, t.matrices, thread);
             meet_group(consumer);
         }

@@ -24,6 +24,7 @@ enum {
     TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
     HALF_N = row::tile_n / 2, /* columns of B that are loaded at once; gated: of a stream */
     HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
+    TAKES_GATES = row::tile_n != 192, /* gemm_wgmma_pingpong has none */
     BOX_BYTES = 64 * MMF_WGMMA_LINE, /* 64 rows */
     SUMS = FLAT / 2,                 /* of a thread */
     PITCH = row::tile_n + 4,         /* floats of a line of sums */
@@ -151,7 +152,7 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
 {
     turns turn;
     r.parity = 1;                                           /* all stages are empty */
-    const bool gated = HALF_N % 64 == 0 && args.gemm.gated; /* else refused */
+    const bool gated = TAKES_GATES && args.gemm.gated;
     MMF_ROLLED
     for (int i = 0;; i++) {
         turn.start_at(args, i);
