@@ -22,7 +22,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WERROR := $(if $(CI),-C cmake.define.MMF_WERROR=ON)
 PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find licenses cmake csrc python/matmul_fused -type f -not -name '*.pyc' -not -path '*/__pycache__*')
-C_SOURCES := $(shell find csrc tests/c tests/stub_cuda tests/hipsim -name '*.[ch]' -o -name '*.inc')
+C_SOURCES := $(shell find csrc bench tests/c tests/stub_cuda tests/hipsim -name '*.[ch]' -o -name '*.inc')
 PYTHON_SOURCES := python tests tools bench examples
 
 .PHONY: help install demo test test-full test-integrations simulate sanitize fuzz wheel instructions release tag pages aarch64 bench bench-cpu results lint format clean torch
@@ -59,9 +59,11 @@ fuzz: $(STAMPS)/test $(STAMPS)/sanitize ## random calls under ASan+UBSan; FUZZ_S
 bench: $(STAMPS)/install torch ## timings beside NumPy and torch
 	$(BIN)/python -m matmul_fused bench $(BENCH)
 
-bench-cpu: $(STAMPS)/install $(STAMPS)/test torch ## the CPU beside torch, torch.compile and NumPy, into bench/RESULTS.md and docs/cpu_speed_*.svg (15 minutes)
+bench-cpu: $(STAMPS)/install $(STAMPS)/test torch ## the CPU beside torch, torch.compile and NumPy, and its inner loops, into bench/RESULTS.md and docs/cpu_*.svg (15 minutes)
 	$(BIN)/python bench/bench_cpu.py $(BENCH)
+	$(BIN)/python bench/bench_microkernel.py
 	$(BIN)/python bench/picture.py
+	$(BIN)/python bench/cpu_roofline.py
 
 results: $(STAMPS)/install ## what `make test` and `make wheel` measured, into bench/RESULTS.md
 	$(BIN)/python bench/results.py

@@ -10,12 +10,12 @@ that full tiles leave (csrc/plan/cost.c, csrc/gpu/amd_tiles.c); the broken ones 
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
 import amd_origami
-from picture import FAINT, INK, words
+from picture import words
+from roofline import Plane
 
 PICTURE = amd_origami.ROOT / "docs/amd_roofline.svg"
 # Name; of the model: operations a second of the matrix cores; nominal ones; nominal bytes a second of the memory.
@@ -29,54 +29,23 @@ WIDTH, HEIGHT, PANEL, LEFT, TOP, BOTTOM = 800, 400, 340, 46, 92, 44  # pixels; P
 INTENSITIES, RATES = (0.5, 8000.0), (0.15e12, 4e15)
 
 
-def place(x: float, limits: tuple[float, float], pixels: float) -> float:
-    """Pixels from the low end, logarithmic."""
-    return math.log(x / limits[0]) / math.log(limits[1] / limits[0]) * pixels
-
-
 def group_of(kernel: str) -> str:
     m, n, _ = amd_origami.tile_of(kernel)
     return "16 or 32 rows" if m <= 32 else f"{m}x{n}" if m == n else "256x128, 128x256"
 
 
-class Panel:
-    def __init__(self, number: int, arch: str) -> None:
-        self.arch, self.left = arch, LEFT + number * (WIDTH - PANEL - LEFT - 14)
-        self.base = HEIGHT - BOTTOM
-
-    def point(self, intensity: float, rate: float) -> tuple[float, float]:
-        x = self.left + place(intensity, INTENSITIES, PANEL)
-        return round(x, 1), round(self.base - place(rate, RATES, self.base - TOP), 1)
-
-    def roof(self, compute: float, memory: float, dashes: str) -> str:
-        x0, y0 = self.point(INTENSITIES[0], memory * INTENSITIES[0])
-        x1, y1 = self.point(compute / memory, compute)
-        x2, _ = self.point(INTENSITIES[1], compute)
-        return f'<path d="M{x0} {y0}L{x1} {y1}H{x2}" fill="none" stroke="{INK}"{dashes}/>'
-
-    def axes(self) -> list[str]:
-        lines = []
-        for intensity in (1, 10, 100, 1000):
-            x, _ = self.point(intensity, RATES[0])
-            lines.append(f'<path d="M{x} {TOP}V{self.base}" stroke="{FAINT}"/>')
-            lines.append(words(x, self.base + 14, f"{intensity}", "middle", 11))
-        for rate in (1, 10, 100, 1000):
-            _, y = self.point(1, rate * 1e12)
-            lines.append(f'<path d="M{self.left} {y}H{self.left + PANEL}" stroke="{FAINT}"/>')
-            lines.append(words(self.left - 5, y + 4, f"{rate}", "end", 11))
-        lines.append(words(self.left + PANEL / 2, self.base + 32, "operations / byte", "middle", 11))
-        return lines
-
-    def draw(self, calls: list[dict[str, Any]]) -> list[str]:
-        name, compute, nominal, memory = PARTS[self.arch]
-        lines = [words(self.left, TOP - 8, f"{name}, Tflop/s, modelled", size=12), *self.axes()]
-        lines += [self.roof(compute, MEMORY, ""), self.roof(nominal, memory, ' stroke-dasharray="4 3"')]
-        for call in calls:
-            m, n, k = call["size"]
-            flops = 2 * m * n * k
-            x, y = self.point(flops / (2 * (m * k + n * k + m * n)), flops / call["seconds"])
-            lines.append(f'<circle cx="{x}" cy="{y}" r="2.5" fill="{COLOURS[group_of(call["picked"])]}"/>')
-        return lines
+def panel(number: int, arch: str, calls: list[dict[str, Any]]) -> list[str]:
+    name, compute, nominal, memory = PARTS[arch]
+    left = LEFT + number * (WIDTH - PANEL - LEFT - 14)
+    plane = Plane(left, TOP, HEIGHT - BOTTOM, PANEL, INTENSITIES, RATES, tick=1e12)
+    lines = [words(left, TOP - 8, f"{name}, Tflop/s, modelled", size=12), *plane.axes()]
+    lines += [plane.roof(compute, MEMORY), plane.roof(nominal, memory, ' stroke-dasharray="4 3"')]
+    for call in calls:
+        m, n, k = call["size"]
+        flops = 2 * m * n * k
+        x, y = plane.point(flops / (2 * (m * k + n * k + m * n)), flops / call["seconds"])
+        lines.append(f'<circle cx="{x}" cy="{y}" r="2.5" fill="{COLOURS[group_of(call["picked"])]}"/>')
+    return lines
 
 
 def legend() -> list[str]:
@@ -97,7 +66,7 @@ def draw(calls: dict[str, list[dict[str, Any]]]) -> str:
         *legend(),
     ]
     for number, (arch, some) in enumerate(calls.items()):
-        lines += Panel(number, arch).draw(some)
+        lines += panel(number, arch, some)
     return "\n".join([*lines, "</svg>", ""])
 
 

@@ -41,6 +41,15 @@ def last_level_cache() -> int:
     return max((int(size[:-1]) << 10 for size in sizes if size.endswith("K")), default=32 << 20)
 
 
+def first_cache() -> int:
+    """Bytes for data; 32 KiB where the machine does not tell."""
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        size = _read(f"{index}/size")
+        if _read(f"{index}/level") == "1" and _read(f"{index}/type") == "Data" and size.endswith("K"):
+            return int(size[:-1]) << 10
+    return 32 << 10
+
+
 def clocks() -> list[int]:
     """MHz of each core now, from cpufreq, else /proc/cpuinfo (on a virtual machine a nominal figure); may be empty."""
     paths = sorted(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))

@@ -36,7 +36,7 @@ class Row:
 
 def read(text: str, kind: str) -> tuple[list[Row], str]:
     """The rows of the CPU table of a kind of machine, and what was measured where and when; no rows: not measured."""
-    section = text.split(f"<!-- cpu {kind}: begin -->")[1].split(f"<!-- cpu {kind}: end -->")[0]
+    section = results.section(text, f"cpu {kind}")
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     if not table:
         return [], ""

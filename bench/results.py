@@ -25,14 +25,24 @@ CPU_HEADER = (
 )  # fmt: skip
 
 
+def _parts(text: str, name: str) -> tuple[str, str, str]:
+    """What is before the section, the section, what is after it; markers are no part of it."""
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+    before, found, rest = text.partition(begin)
+    inside, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"there is no section between {begin.strip()} and {end.strip()}")
+    return before + begin, inside, end + after
+
+
+def section(text: str, name: str) -> str:
+    return _parts(text, name)[1]
+
+
 def write_section(path: Path, name: str, text: str) -> None:
     """Replace the text between the markers of a section."""
-    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-    before, found, rest = path.read_text().partition(begin)
-    _, closed, after = rest.partition(end)
-    if not (found and closed):
-        raise ValueError(f"{path} has no section between {begin.strip()} and {end.strip()}")
-    path.write_text(f"{before}{begin}{text.strip()}\n{end}{after}")
+    before, _, after = _parts(path.read_text(), name)
+    path.write_text(f"{before}{text.strip()}\n{after}")
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
