@@ -93,6 +93,21 @@ def test_a_weight_stored_by_columns(kernel, shape, k, order):
     check(out, A, B, bias, "relu")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("rows", [4, 5, 6, 7, 11, 16, 24, 25])
+@pytest.mark.parametrize("kernel", KERNELS[:-1])
+def test_some_rows_of_a_weight_stored_by_columns(kernel, rows, dtype):
+    """Dot products in groups of rows and of four lines, in blocks of k with a rest; of a pair of weights, too."""
+    for k, columns in ((1037, 23), (2048, 8), (9, 6)):
+        A, B, bias = draw((rows, k), dtype), draw((columns, k), dtype).T, draw(columns, dtype)
+        for gate in (None, "swiglu") if columns % 2 == 0 else (None,):
+            shape = (rows, columns // 2 if gate else columns)
+            out = np.full(shape, np.nan, dtype_of(dtype))
+            with force_kernel(kernel):
+                mf.matmul_fused(A, B, bias, gate, out=out)
+            check(out, A, B, bias, gate)
+
+
 OPERANDS = ("A", "bias", "C", "multiply", "preactivation", "out")
 
 
