@@ -10,17 +10,29 @@ enum { GFLOPS = 200 };    /* of a compute unit: what work() counts in */
 enum { LINE_ALIGN = 16 }; /* bytes: what a lane loads */
 enum { MAX_K = 1 << 30 }; /* kernels count k in 31 bits */
 
-/* Does every line along k begin at a multiple of 16 bytes? */
-static bool in_lines(const mmf_problem *p, int operand, int64_t along, int64_t lines, int64_t apart)
+/* Does every line of an operand begin at a multiple of 16 bytes, its elements next to each other?
+ */
+static bool in_lines(const mmf_problem *p, int operand, int64_t length, int64_t along,
+                     int64_t lines, int64_t apart)
 {
     const int64_t size = mmf_dtypes[p->dtype[operand]].size;
-    return (along == 1 || p->k == 1) && (lines == 1 || apart * size % LINE_ALIGN == 0) &&
+    return (along == 1 || length == 1) && (lines == 1 || apart * size % LINE_ALIGN == 0) &&
            mmf_gpu_aligned(p, operand);
 }
 
-static bool b_in_lines(const mmf_problem *p, int operand)
+static bool a_in_lines(const mmf_problem *p)
 {
-    return in_lines(p, operand, p->strides[operand].row, p->n, p->strides[operand].col);
+    const mmf_strides *s = &p->strides[MMF_A];
+    return in_lines(p, MMF_A, p->k, s->col, p->m, s->row);
+}
+
+/* Along n in whole 16 bytes. */
+static bool b_in_lines(const mmf_problem *p, int operand, bool along_k)
+{
+    const mmf_strides *s = &p->strides[operand];
+    return along_k ? in_lines(p, operand, p->k, s->row, p->n, s->col)
+                   : in_lines(p, operand, p->n, s->col, p->k, s->row) &&
+                         p->n * mmf_dtypes[p->dtype[operand]].size % LINE_ALIGN == 0;
 }
 
 static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
@@ -38,11 +50,13 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
                  MAX_K);
         return false;
     }
-    if (!in_lines(p, MMF_A, p->strides[MMF_A].col, p->m, p->strides[MMF_A].row) ||
-        !b_in_lines(p, MMF_B) || (mmf_problem_gated(p) && !b_in_lines(p, MMF_B_UP))) {
+    const bool along_k = mmf_gpu_instances[kernel->instance].layout == MMF_GPU_LAYOUT_NT;
+    if (!a_in_lines(p) || !b_in_lines(p, MMF_B, along_k) ||
+        (mmf_problem_gated(p) && !b_in_lines(p, MMF_B_UP, along_k))) {
         snprintf(reason, MMF_REASON_TEXT,
-                 "needs A and B with stride 1 along K and multiples of 16 bytes along the other "
-                 "axis and the batch");
+                 "needs A with stride 1 along K and B along %s, and multiples of 16 bytes along "
+                 "the other axis and the batch",
+                 along_k ? "K" : "N, in whole 16 bytes");
         return false;
     }
     return true;
