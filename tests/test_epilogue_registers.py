@@ -24,6 +24,7 @@ HOT_GATED = ("swiglu", "geglu", "geglu_tanh")
 SIZES = ((1, 8, 24), (5, 24, 0), (130, 136, 40), (70, 264, 65), (128, 128, 64))
 SIZES += () if os.environ["MMF_TEST_SIMULATED"] else ((264, 136, 1096), (136, 520, 200))
 CHUNKS = ((1, 8, 24), (5, 24, 8), (130, 136, 40), (70, 264, 64), (300, 128, 72))  # lines of whole 16 bytes
+FEW_ROWS = ((1, 8, 24), (4, 24, 8), (2, 136, 40), (3, 264, 1032), (1, 72, 2056))
 BIASES = (("", ""), ("row", ""), ("row", "float32"), ("column", ""), ("column", "float32"), ("scalar", ""))
 
 FAMILIES = () if DEVICE == "cpu" else families_for("cuda" if DEVICE == "stub" else DEVICE)
@@ -67,6 +68,9 @@ def cases(dtype, full, tile, seed):
     """
     chunks = in_chunks(tile)
     sizes, layouts = (CHUNKS, ("NT", "NN")) if chunks else (SIZES, ("NT", "NN", "TN", "TT"))
+    if "gemv" in tile:
+        rows = 1 if "_1x" in tile else 4
+        sizes, layouts = [(min(m, rows), n, k) for m, n, k in FEW_ROWS], ("NN",) if "x64x" in tile else ("NT",)
     layouts = [layout for layout in layouts if not chunks or f"{tile}_f16_{layout.lower()}" in ROWS]
     family = tile.rpartition("_")[0]
     tiles = [other for other in KERNELS if chunks and other.rpartition("_")[0] == family] or [tile]

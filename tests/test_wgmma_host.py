@@ -56,14 +56,18 @@ def test_what_fails_is_named_and_the_next_call_works(function, skip, kernel):
         assert np.allclose(fetch(mf.matmul_fused(x, y)), a.astype(float) @ b, rtol=2e-3, atol=1e-2)
 
 
-def test_memory_that_a_map_cannot_name_goes_to_another_kernel():
+def test_memory_that_a_map_cannot_name_goes_to_another_row():
+    """One that copies it first: test_repack_host."""
     a, b = arrays(offset=1)
     x, y = DeviceArray(a), DeviceArray(b)
-    found = mf.explain(x, y)
-    assert found.family != "gemm_wgmma"
-    assert any("multiples of 16 bytes" in row.reason for row in found.candidates if row.family == "gemm_wgmma")
-    with pytest.raises(NotImplementedError, match="needs A and B at multiples of 16 bytes"):
-        run(a, b)
+    rows = {row.name: row.reason for row in mf.explain(x, y).candidates}
+    assert rows["gemm_wgmma_128x128x64_f16_nn"].startswith("needs A and B at multiples of 16 bytes")
+    assert rows["gemm_wgmma_128x128x64_f16_nt"] is None
+    with (
+        force_kernel("gemm_wgmma_128x128x64_f16_nn"),
+        pytest.raises(NotImplementedError, match="needs A and B at mult"),
+    ):
+        mf.matmul_fused(x, y)
 
 
 def test_float32_goes_there_where_it_may_be_rounded():
@@ -78,9 +82,6 @@ def test_float32_goes_there_where_it_may_be_rounded():
     assert all(call.startswith("cuTensorMapEncodeTiled(7,") for call in made)
     reasons = {row.reason for row in mf.explain(x, y).candidates if row.family == "gemm_wgmma"}
     assert "rounds float32 to 11 bits, which allow_tf32 allows" in reasons
-    row_major = DeviceArray(np.ascontiguousarray(b))
-    reasons = {row.reason for row in mf.explain(x, row_major, allow_tf32=True).candidates}
-    assert "is for the layout NT, A and B are NN" in reasons
 
 
 def test_few_rows_share_k_in_a_cluster():

@@ -4,13 +4,17 @@
 
 #include "gpu/describe.h"
 #include "gpu/epilogue_form.h"
+#include "gpu/kernels/nvidia/repack_args.h"
 #include "gpu/kernels/nvidia/wgmma_args.h"
+#include "gpu/repack.h"
 
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-_Static_assert(sizeof(mmf_wgmma_args) <= MMF_ARGUMENT_BYTES, "arguments of a kernel");
+_Static_assert(sizeof(mmf_wgmma_args) + sizeof(mmf_repack_args) + 2 * MMF_ARGUMENT_ALIGN <=
+                   MMF_ARGUMENT_BYTES,
+               "arguments of two launches");
 
 enum { TALL_ROWS = 128, BOX_LINES = 64, WARP_ROWS = 16 }; /* see gemm_wgmma.hip */
 enum { MAX_SPLIT_LOG = 3, MIN_STEPS = 4 }; /* the largest portable cluster; steps of k in a part */
@@ -94,6 +98,35 @@ static mmf_gpu_layout layout_of(const mmf_problem *p)
     return MMF_GPU_LAYOUT_ANY;
 }
 
+/* The operands that no tensor describes along k. */
+static unsigned not_along_k(const mmf_problem *p)
+{
+    matrix m;
+    return (describe_a(p, true, &m) ? 0 : 1u << MMF_A) |
+           (describe_b(p, MMF_B, true, &m) ? 0 : 1u << MMF_B) |
+           (!mmf_problem_gated(p) || describe_b(p, MMF_B_UP, true, &m) ? 0 : 1u << MMF_B_UP);
+}
+
+/* The operands that are copied first, as the rows of the layout NT have it where no row reads them
+ * as they are. */
+static unsigned copied(const mmf_kernel *kernel, const mmf_problem *p)
+{
+    const bool only = p->dtype[MMF_A] == MMF_FLOAT32; /* its rows are of NT */
+    return mmf_gpu_instances[kernel->instance].layout == MMF_GPU_LAYOUT_NT &&
+                   (only || layout_of(p) == MMF_GPU_LAYOUT_ANY)
+               ? not_along_k(p)
+               : 0;
+}
+
+static bool supports_copies(const mmf_problem *p, unsigned operands, char *reason)
+{
+    mmf_repacked repacked;
+    return mmf_gpu_gemm_has(p, mmf_gpu_repack_instance(p), reason) &&
+           mmf_launch_plan_workspace(
+               p, mmf_gpu_repack(p, operands, &repacked) ? repacked.workspace_bytes : INT64_MAX,
+               reason);
+}
+
 static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
     mmf_gpu *gpu;
@@ -120,6 +153,9 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
         return false;
     }
     const mmf_gpu_layout layout = layout_of(p), own = mmf_gpu_instances[kernel->instance].layout;
+    const unsigned operands = copied(kernel, p);
+    if (operands)
+        return supports_copies(p, operands, reason);
     if (layout == MMF_GPU_LAYOUT_ANY)
         snprintf(reason, MMF_REASON_TEXT,
                  "needs A and B at multiples of 16 bytes, each with stride 1 along one matrix axis "
@@ -170,10 +206,10 @@ static bool takes_turns(int instance, const mmf_gemm_args *args)
            args->epilogue != MMF_EPILOGUE_GENERAL;
 }
 
-static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
-                       const mmf_buffers *buffers, unsigned char *arguments)
+static mmf_status bind_launch(const mmf_launch_plan *plan, const mmf_problem *p,
+                              const mmf_buffers *buffers, unsigned char *arguments)
 {
-    const mmf_launch *launch = &plan->launch[0];
+    const mmf_launch *launch = &plan->launch[plan->launches - 1];
     const mmf_gpu_instance *row = &mmf_gpu_instances[launch->instance];
     const mmf_gpu_layout layout = row->layout;
     const bool a_k = layout == MMF_GPU_LAYOUT_NN || layout == MMF_GPU_LAYOUT_NT;
@@ -201,6 +237,18 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
         code = encode(gpu->driver, p, &m, WARP_ROWS, buffers->data[MMF_OUT], &args->out);
     }
     return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_TENSOR_MAP, gpu->ordinal) : MMF_OK;
+}
+
+static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
+                       const mmf_buffers *buffers, unsigned char *arguments)
+{
+    mmf_repacked repacked;
+    mmf_buffers moved;
+    if (plan->launches == 1)
+        return bind_launch(plan, p, buffers, arguments);
+    mmf_gpu_repack(p, not_along_k(p), &repacked);
+    mmf_gpu_repack_bind(plan, 0, &repacked, buffers, arguments, &moved);
+    return bind_launch(plan, &repacked.problem, &moved, arguments);
 }
 
 /* log2 of the workgroups that share a tile, each a part of k: where tiles leave half of the GPU
@@ -255,19 +303,22 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
     const bool dear = p->activation != MMF_ACT_NONE && p->activation != MMF_ACT_RELU;
     const double end = dear ? t->dear : 0, hidden = t->hidden > 0 ? t->hidden + end : 0;
     const double each = hidden > products ? (products + hidden) / 2 : products;
-    const double seconds = 1e-6 * (turns * each + t->first + (turns - 1) * t->later +
-                                   (hidden > 0 ? end : turns * end) + 0.3 * log);
+    double seconds = 1e-6 * (turns * each + t->first + (turns - 1) * t->later +
+                             (hidden > 0 ? end : turns * end) + 0.3 * log);
+    const unsigned operands = copied(kernel, p);
+    mmf_repacked repacked;
+    if (operands && mmf_gpu_repack(p, operands, &repacked))
+        seconds += mmf_gpu_repack_seconds(p, &repacked);
     /* The time is given as one tile whose operations take as long. */
     w->tiles = 1;
     w->tile_flops = seconds * 1e9 * GFLOPS;
 }
 
-static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+/* The launch of the matrix product. */
+static void add_launch(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
 {
     matrix m;
-    mmf_launch_plan *plan = mmf_gpu_gemm_begin(kernel, config);
-    if (p->m == 0 || p->n == 0 || mmf_gpu_batches(p) == 0)
-        return;
+    mmf_launch_plan *plan = (mmf_launch_plan *)config->own;
     mmf_launch *launch = mmf_launch_plan_add(plan, kernel->instance, sizeof(mmf_wgmma_args));
     mmf_wgmma_args *args = mmf_launch_argument(plan, launch);
     const bool swapped = kernel->tile_m < TALL_ROWS;
@@ -296,6 +347,21 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     const int64_t at_once = mmf_gpu_units(p->device) / cluster * cluster;
     if (launch->grid_x > at_once && at_once > 0)
         launch->grid_x = at_once;
+}
+
+static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+{
+    mmf_launch_plan *plan = mmf_gpu_gemm_begin(kernel, config);
+    const unsigned operands = copied(kernel, p);
+    mmf_repacked repacked;
+    if (p->m == 0 || p->n == 0 || mmf_gpu_batches(p) == 0)
+        return;
+    if (operands && mmf_gpu_repack(p, operands, &repacked)) {
+        mmf_gpu_repack_add(plan, p, &repacked);
+        config->workspace_bytes = repacked.workspace_bytes;
+        p = &repacked.problem;
+    }
+    add_launch(kernel, p, config);
 }
 
 /* The one epilogue that it has, also where the general one is asked for. */

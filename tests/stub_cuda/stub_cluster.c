@@ -1,6 +1,7 @@
 /* The stand-in driver's tensor maps, dynamic shared memory and launches in clusters. A map holds
  * the address that it was made of, so that a launch can be checked against its operands.
  */
+#include "gpu/kernels/nvidia/repack_args.h"
 #include "gpu/kernels/nvidia/wgmma_args.h"
 #include "stub_cuda.h"
 
@@ -83,6 +84,31 @@ static bool names_operands(const mmf_wgmma_args *args)
     return true;
 }
 
+/* The step repack; its workgroups must be the tiles of its parts. */
+static int repack(const mmf_repack_args *args, size_t size, unsigned workgroups)
+{
+    for (int i = 0; i < MMF_REPACK_PARTS; i++) {
+        const mmf_repack_part *p = &args->part[i];
+        const unsigned tile_k = p->turned ? MMF_REPACK_TURNED : MMF_REPACK_THREADS;
+        const unsigned tile_m = p->turned ? MMF_REPACK_TURNED : MMF_REPACK_LINES;
+        if (!p->tiles)
+            continue;
+        const unsigned of_matrix = p->tiles_k * p->tiles_m, matrices = p->tiles / of_matrix;
+        if (p->tiles_k != (p->length + tile_k - 1) / tile_k || p->tiles % of_matrix ||
+            p->tiles_m != (p->lines + tile_m - 1) / tile_m || workgroups < p->tiles)
+            return STUB_LAUNCH_FAILED;
+        workgroups -= p->tiles;
+        for (unsigned b = 0; b < matrices; b++)
+            for (int64_t m = 0; m < p->lines; m++)
+                for (int64_t k = 0; k < p->length; k++)
+                    memcpy((char *)p->to + (b * p->matrix + m * p->pitch + k) * (int64_t)size,
+                           (const char *)p->from +
+                               (b * p->batch + m * p->line + k * p->k) * (int64_t)size,
+                           size);
+    }
+    return workgroups ? STUB_LAUNCH_FAILED : 0;
+}
+
 int cuLaunchKernelEx(const launch_config *config, void *f, void **arguments, void **extra)
 {
     const function *kernel = f;
@@ -104,6 +130,8 @@ int cuLaunchKernelEx(const launch_config *config, void *f, void **arguments, voi
         code = STUB_INVALID_VALUE;
     if (code || stub_is_capturing(config->stream))
         return code;
+    if (strncmp(kernel->name, "repack_", 7) == 0)
+        return repack(arguments[0], strstr(kernel->name, "_f32_") ? 4 : 2, config->grid[0]);
     const mmf_wgmma_args *args = arguments[0];
     code = stub_check_arguments(&args->gemm);
     /* Others have the first field alone, and a cluster for each tile. */

@@ -15,7 +15,7 @@ from typing import Any
 
 from .covering import Rule, Space
 from .formulas import ACTIVATIONS, GATED, spellings
-from .gpu_cases import IN_CHUNKS, SIZES, TAKES, TILED, TILED_CHUNKS
+from .gpu_cases import IN_CHUNKS, SIZES, TAKES, TILED, TILED_CHUNKS, TILED_OF
 from .rounding import DTYPES, have_bfloat16
 
 # Leading axes of A and B; "vector": a 1-D operand.
@@ -301,7 +301,7 @@ def gpu_sample(kernel: str, seed: int) -> list[Case]:
     cases = [Case(**row) for row in everything.pairs(rng)]
     large = {name: everything.features[name][-1] for name in "mnk"} if kernel in IN_CHUNKS else _LARGE
     for dtype in everything.features["dtype"]:
-        for m, n, k in TILED_CHUNKS if kernel in IN_CHUNKS else TILED:
+        for m, n, k in TILED_OF.get(kernel, TILED_CHUNKS if kernel in IN_CHUNKS else TILED):
             fixed = {"dtype": dtype, "batch": "", "values": "normal", "alpha": rng.choice((1.0, 0.5, -1.25, 0.3))}
             cases.append(Case(**{**everything.random_row(rng, {**large, **fixed}), "m": m, "n": n, "k": k}))
     return cases

@@ -72,6 +72,14 @@ TAKES["gemm_wgmma_pingpong"] = _CHUNKS | {
     "out_dtype": ("",),
     "out_view": ("", "plain", "padded"),
 }
+TAKES["gemm_gemv"] = {
+    "m": (1, 2, 3, 4),
+    "k": (*_EIGHTS, 1000, 1032, 2056, 4104),  # a step is 512, 1024 of 16 bits; of row-major B 256
+    "dtype": ("float32", "float16", "bfloat16"),
+    "layout": ("NT", "NN"),
+    "a_view": ("plain",),
+    "b_view": ("plain",),
+}
 for _family in ("gemm_pingpong", "gemm_pingpong_staged", "gemm_thin"):
     TAKES[_family] = _CHUNKS | {"layout": ("NN", "NT")}
 TAKES["gemm_wmma"] = _CHUNKS | {
@@ -84,7 +92,9 @@ TAKES["gemm_wmma"] = _CHUNKS | {
     "preactivation": _SHORT,
 }
 TAKES["gemm_thin"] |= {"n": (8, 16, 24, 40, 48, 64, 72, 128, 136, 256, 264)}  # the right half of 64 is cut, too
-IN_CHUNKS = ("gemm_wgmma", "gemm_wgmma_pingpong", "gemm_pingpong", "gemm_pingpong_staged", "gemm_thin", "gemm_wmma")
+IN_CHUNKS = (
+    "gemm_wgmma", "gemm_wgmma_pingpong", "gemm_pingpong", "gemm_pingpong_staged", "gemm_thin", "gemm_wmma", "gemm_gemv",
+)  # fmt: skip
 # Of GPU kernels: more than 8 rows of tiles of 64 and of 128, which go in groups; three tiles; many steps of k.
 TILED = ((577, 65, 5), (1153, 33, 9), (257, 255, 17), (130, 257, 33), (7, 5, 1000), (3, 70, 2049))
 TILED_CHUNKS = (
@@ -96,3 +106,4 @@ TILED_CHUNKS = (
     (3, 72, 2056),
     (2100, 24, 8),
 )
+TILED_OF = {"gemm_gemv": ((1, 264, 2056), (2, 72, 4104), (3, 130, 1032), (4, 1000, 512), (1, 4099, 64), (4, 24, 16392))}

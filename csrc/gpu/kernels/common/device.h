@@ -33,6 +33,8 @@ typedef unsigned mmf_uint4 __attribute__((ext_vector_type(4)));
 #define MMF_THREADS(count) __attribute__((launch_bounds(count, 1)))
 /* Registers for two workgroups on a unit. */
 #define MMF_THREADS_PAIRED(count) __attribute__((launch_bounds(count, 2)))
+/* For so many of them. */
+#define MMF_THREADS_AT_ONCE(count, workgroups) __attribute__((launch_bounds(count, workgroups)))
 /* Without it clang copies the arguments to local memory. */
 #define MMF_ARGUMENT const __attribute__((grid_constant))
 

@@ -1,0 +1,109 @@
+/* A matrix times one to four rows (sm_90a): what takes the time is B, read once. float16, bfloat16,
+ * float32 with exact products; float sums; lines of A along k, of B along k or n, each at a
+ * multiple of 16 bytes. Path of a call: chosen where rows are few; launched by gpu/launch_plan.c.
+ *
+ * Lanes load 16 bytes of B at a time, AT_ONCE (B along n: RUN) of them for each column before the
+ * first is multiplied: bytes on their way are what keeps the memory busy. B passes by the first
+ * cache, A stays in it. Lanes with the same columns add their sums up by shuffles; PARTS warps have
+ * the same columns, each a part of every step of k, and their sums are added in the order of the
+ * parts. The bits of a row depend on K alone.
+ *
+ * A workgroup may begin before the kernel before it is done. Until then it has its first bytes of B
+ * come to the last cache, where all memory is coherent. */
+#include "gpu/kernels/common/epilogue_general.h"
+#include "gpu/kernels/common/epilogue_registers.h"
+#include "gpu/kernels/nvidia/gemv_columns.h"
+#include "gpu/kernels/nvidia/gemv_lines.h"
+
+enum {
+    PITCH = row::tile_n + 4, /* floats of a line of sums in shared memory */
+    PART_SUMS = row::tile_m * PITCH,
+    /* Of a unit: as registers allow. */
+    THREADS_AT_ONCE = row::tile_m == 1 && AT_ONCE <= 2 ? 768 : 512,
+};
+static_assert(row::lds == PARTS * PART_SUMS * (int)sizeof(float) + TILE_BYTES, "kernels.def");
+
+/* The bias of the tile's columns comes to the last cache while products are summed. */
+MMF_DEVICE void prefetch_bias(const mmf_gemm_args &args, const tile &t)
+{
+    const int operand = MMF_GEMM_BIAS + thread_id();
+    if (thread_id() > args.gated || args.dtype[operand] == MMF_GEMM_ABSENT)
+        return;
+    const int size = element_size(args.dtype[operand]);
+    if (size && args.strides[operand].col == 1)
+        prefetch(t.matrix(operand) + t.n0 * size);
+}
+
+/* The sums of all lanes and parts, times a factor, into `sums`; seen by all threads. */
+MMF_DEVICE void add_up(float (&sum)[row::tile_m][COLUMNS], int part, int column, float factor,
+                       float *sums)
+{
+    enum { FOURS = row::tile_n / 4 };
+    MMF_UNROLL
+    for (int apart = WARP / 2; apart >= LANES; apart /= 2) {
+        MMF_UNROLL
+        for (int m = 0; m < row::tile_m; m++) {
+            MMF_UNROLL
+            for (int c = 0; c < COLUMNS; c++)
+                sum[m][c] += __nvvm_shfl_sync_bfly_f32(~0u, sum[m][c], apart, WARP - 1);
+        }
+    }
+    if (thread_id() % WARP < LANES) {
+        MMF_UNROLL
+        for (int m = 0; m < row::tile_m; m++) {
+            MMF_UNROLL
+            for (int c = 0; c < COLUMNS; c += 4) {
+                const mmf_float4 four = {sum[m][c], sum[m][c + 1], sum[m][c + 2], sum[m][c + 3]};
+                *(mmf_float4 *)(sums + part * PART_SUMS + m * PITCH + column + c) =
+                    PARTS > 1 ? four : four * factor;
+            }
+        }
+    }
+    barrier();
+    if (PARTS > 1) {
+        MMF_ROLLED
+        for (int i = thread_id(); i < row::tile_m * FOURS; i += row::threads) {
+            float *const at = sums + i / FOURS * PITCH + i % FOURS * 4;
+            mmf_float4 total = *(const mmf_float4 *)at;
+            MMF_UNROLL
+            for (int p = 1; p < PARTS; p++)
+                total += *(const mmf_float4 *)(at + p * PART_SUMS);
+            *(mmf_float4 *)at = total * factor;
+        }
+        barrier();
+    }
+}
+
+MMF_ENTRY MMF_THREADS_AT_ONCE(row::threads,
+                              THREADS_AT_ONCE /
+                                  row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
+{
+    MMF_SHARED static char shared[row::lds];
+    float *const sums = (float *)shared;
+    tile t = tile_of_workgroup<row>(args, shared);
+    t.m0 = 0; /* known to the compiler: no registers */
+    t.rows = row::tile_m == 1 ? 1 : (int)args.m;
+    t.columns = args.gated ? row::tile_n / 2 : (int)row::tile_n;
+    const int warp = thread_id() / WARP, lane = thread_id() % WARP, part = warp % PARTS;
+    const int column = warp / PARTS * COLUMNS + lane % LANES * COLUMNS;
+    const bool general = args.epilogue == MMF_EPILOGUE_GENERAL;
+    float sum[row::tile_m][COLUMNS] = {};
+    share_of_lane<ALONG_K> share;
+    share.find(args, t, part, lane, column);
+    share.prefetch_first(lane);
+    prefetch_bias(args, t);
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    const int steps = share.steps(args);
+    MMF_ROLLED
+    for (int i = 0; i < steps; i++) {
+        share.template multiply_into<false>(sum);
+        share.advance();
+    }
+    share.multiply_rest(args, part, lane, sum);
+    add_up(sum, part, column, general ? (float)args.alpha : 1, sums);
+    if (!general)
+        return staged_runs<row, row::threads, PITCH>::finish(args, t, 0, row::tile_m, sums);
+    const staged<float, row::threads, row::tile_n, PITCH, all_rows> all = {sums, t, {t.rows}};
+    finish_general<float>(args, all);
+}

@@ -1,0 +1,103 @@
+"""Where gemm_gemv is chosen, what it refuses, and how it is launched; on the stand-in CUDA driver."""
+
+import numpy as np
+import pytest
+
+import matmul_fused as mf
+from gpu_support import balance, driver  # noqa: F401
+from matmul_fused.testing import force_kernel
+from stub_cuda import DeviceArray, calls, clear_log, fetch
+
+SM_90A = any(arch == "sm_90a" for arch, _, _ in mf._core.device_objects())
+pytestmark = pytest.mark.skipif(not SM_90A, reason="this build has no code for sm_90a")
+
+
+def draw(*shape, dtype=np.float16, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def reasons(*operands, **arguments):
+    """Why the rows of the operands' dtype refuse the call; None: one does not."""
+    found = mf.explain(*(DeviceArray(x) for x in operands), **arguments)
+    return {row.reason for row in found.candidates if row.family == "gemm_gemv"}
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "dtype", "kernel"),
+    [
+        (1, 16384, 256, np.float16, "gemm_gemv_1x16x1024_f16_nt"),
+        (1, 72, 4096, np.float16, "gemm_gemv_1x16x1024_f16_nt"),
+        (2, 264, 1024, np.float16, "gemm_gemv_4x16x1024_f16_nt"),
+        (1, 264, 1024, np.float32, "gemm_gemv_1x16x512_f32_nt"),
+        (4, 264, 1024, np.float32, "gemm_gemv_4x16x512_f32_nt"),
+    ],
+)
+def test_few_rows_are_taken(m, n, k, dtype, kernel):
+    a, w = draw(m, k, dtype=dtype), draw(n, k, dtype=dtype, seed=1)
+    clear_log()
+    found = mf.explain(DeviceArray(a), DeviceArray(w.T))
+    out = fetch(mf.matmul_fused(DeviceArray(a), DeviceArray(w.T), activation="relu"))
+    assert found.kernel == kernel
+    assert found.rows_independent_of_m
+    (launch,) = calls("cuLaunchKernelEx")  # in a cluster of one, which may overlap
+    assert launch.startswith(f"cuLaunchKernelEx({kernel}, {-(-n // 16)}, 256")
+    assert np.allclose(out, np.maximum(a.astype(float) @ w.T, 0), rtol=4e-3, atol=0.1)
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_row_major_weights(m):
+    a, w = draw(m, 256), draw(256, 16384, seed=1)
+    kernel = f"gemm_gemv_{1 if m == 1 else 4}x64x256_f16_nn"
+    assert mf.explain(DeviceArray(a), DeviceArray(w)).kernel == kernel
+    clear_log()
+    out = fetch(mf.matmul_fused(DeviceArray(a), DeviceArray(w)))
+    assert calls("cuLaunchKernelEx")[0].startswith(f"cuLaunchKernelEx({kernel}, 256, 256")
+    assert np.allclose(out, a.astype(float) @ w, rtol=4e-3, atol=0.1)
+
+
+def test_more_rows_go_elsewhere():
+    assert mf.explain(DeviceArray(draw(5, 1024)), DeviceArray(draw(264, 1024).T)).family == "gemm_wgmma"
+
+
+def test_gates_and_pairs():
+    a, gate, up = draw(3, 64), draw(40, 64, seed=1), draw(40, 64, seed=2)
+    with force_kernel("gemm_gemv"):
+        out = fetch(mf.matmul_fused(DeviceArray(a), (DeviceArray(gate.T), DeviceArray(up.T)), activation="reglu"))
+    z = [a.astype(float) @ w.T for w in (gate, up)]
+    assert np.allclose(out, np.maximum(z[0], 0) * z[1], rtol=4e-3, atol=0.1)
+
+
+WIDE = draw(264, 72)
+FEW = "takes M up to 4 and K from 1 to 1073741824"
+ENDS = "and multiples of 16 bytes along the other axis and the batch"
+ALONG = f"needs A with stride 1 along K and B along K, {ENDS}"
+ACROSS = f"needs A with stride 1 along K and B along N, in whole 16 bytes, {ENDS}"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "reason"),
+    [
+        (draw(5, 64), draw(64, 64).T, {FEW}),
+        (draw(4, 0), draw(64, 0).T, {FEW}),
+        (draw(4, 64), draw(64, 64), {ALONG, None}),
+        (draw(4, 63)[:, :62], draw(62, 64), {ALONG, ACROSS}),  # lines of A of 126 bytes
+        (draw(4, 64), draw(64, 68), {ALONG, ACROSS}),  # of B, of 136 bytes
+        (draw(64, 4).T, draw(64, 64), {ALONG, ACROSS}),
+        (draw(64, 4).T, draw(64, 64).T, {ALONG, ACROSS}),
+        (draw(4, 63), draw(64, 63).T, {ALONG, ACROSS}),  # lines of 126 bytes
+        (draw(4, 64), WIDE[:, 1:65].T, {ALONG, ACROSS}),  # at 2 bytes behind a multiple
+        (draw(2, 4, 72).swapaxes(0, 1)[:, :, :64], draw(64, 64).T, {None, ACROSS}),  # a batch inside of the rows
+        (draw(4, 64), WIDE[:, 8:72].T, {None, ACROSS}),
+        (draw(4, 63, 2)[:, :, 0], draw(64, 64)[:, :63].T, {ALONG, ACROSS}),
+        (draw(4, 64)[:, :63], draw(64, 64)[:, :63].T, {None, ACROSS}),
+        (draw(4, 64)[:, :63], draw(63, 64), {ALONG, None}),
+        (draw(1, 63), draw(64, 64)[:, :63].T, {None, ACROSS}),  # one line: where the next begins does not count
+    ],
+)
+def test_what_is_taken(a, b, reason):
+    found = reasons(a, b) - {"takes M up to 1 and K from 1 to 1073741824"}
+    assert {text for text in found if text is None or "only" not in text} == reason
+
+
+def test_sums_are_not_truncated():
+    assert None in reasons(draw(1, 64), draw(64, 64).T, out_dtype="float32")
