@@ -59,7 +59,7 @@ fuzz: $(STAMPS)/test $(STAMPS)/sanitize ## random calls under ASan+UBSan; FUZZ_S
 bench: $(STAMPS)/install torch ## timings beside NumPy and torch
 	$(BIN)/python -m matmul_fused bench $(BENCH)
 
-bench-cpu: $(STAMPS)/install $(STAMPS)/test torch ## the CPU beside torch, torch.compile and NumPy, into bench/RESULTS.md and docs/cpu_speed.svg (8 minutes)
+bench-cpu: $(STAMPS)/install $(STAMPS)/test torch ## the CPU beside torch, torch.compile and NumPy, into bench/RESULTS.md and docs/cpu_speed_*.svg (15 minutes)
 	$(BIN)/python bench/bench_cpu.py $(BENCH)
 	$(BIN)/python bench/picture.py
 

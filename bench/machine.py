@@ -66,6 +66,12 @@ def _commit() -> str:
         return "not a git checkout"
 
 
+def kind() -> str:
+    """The best instructions for 16-bit products here: what tables are told apart by."""
+    found = mf.info().cpu_features.split()
+    return next((name for name in ("amx", "avx512", "avx2") if name in found), "portable")
+
+
 def about(heap: str) -> dict[str, Any]:
     """Facts that must be equal for two results to share a table. heap: see keep_heap."""
     return {

@@ -1,6 +1,7 @@
-"""The README's picture of speed, docs/cpu_speed.svg: `python bench/picture.py` draws it from bench/RESULTS.md.
+"""The pictures of CPU speed, docs/cpu_speed_KIND.svg: `python bench/picture.py` draws them from bench/RESULTS.md.
 
-The numbers are those of the CPU table there, which `make bench-cpu` measures; tests/test_bench.py compares the two.
+The numbers are those of the CPU tables there, one for each kind of machine, which `make bench-cpu` measures;
+tests/test_bench.py compares the two.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from pathlib import Path
 
 import results
 
-PICTURE = results.ROOT / "docs/cpu_speed.svg"
-LEFT, RIGHT, TOP, LINE = 270, 30, 64, 17  # pixels; LINE: of one problem
-WIDTH, BAR = 800, 9
+KINDS = ("amx", "avx512", "avx2")
+LEFT, RIGHT, TOP, GAP = 230, 30, 80, 7  # pixels; GAP: between problems
+WIDTH, BAR = 800, 6
 TICKS = (0.5, 1, 2, 4, 8, 16)
-OURS, SLOWER, LOOP, INK, FAINT = "#2166ac", "#b2402a", "#e08214", "#222", "#ccc"
+COLOURS = {"float32": "#2166ac", "bfloat16": "#d6604d", "float16": "#4d9221", "float64": "#762a83"}
+INK, FAINT = "#222", "#ccc"
 
 
 @dataclass(frozen=True)
@@ -25,22 +27,25 @@ class Row:
     """A problem: time of torch / ours, call after call (median and quartiles) and between torch's operators."""
 
     problem: str
+    dtype: str
     ratio: float
     low: float
     high: float
     alternating: float
 
 
-def read(text: str) -> tuple[list[Row], str]:
-    """The rows of the CPU table of RESULTS.md, and what was measured where and when."""
-    section = text.split("<!-- cpu: begin -->")[1].split("<!-- cpu: end -->")[0]
+def read(text: str, kind: str) -> tuple[list[Row], str]:
+    """The rows of the CPU table of a kind of machine, and what was measured where and when; no rows: not measured."""
+    section = text.split(f"<!-- cpu {kind}: begin -->")[1].split(f"<!-- cpu {kind}: end -->")[0]
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    if not table:
+        return [], ""
     header, rows = table[0], []
     for cells in table[2:]:
         row = dict(zip(header, cells, strict=True))
         ratio, low, high = map(float, re.findall(r"[\d.]+", row["torch eager"]))
-        loop = float(row["alternating"].split()[0])
-        rows.append(Row(row["problem"], ratio, low, high, loop))
+        shape, dtype, *rest = row["problem"].split(" ")
+        rows.append(Row(" ".join([shape, *rest]), dtype, ratio, low, high, float(row["alternating"].split()[0])))
     commit, date, machine, torch = re.search(
         r"commit (\w+), ([\d-]+).*?\. (.*?); threads.*?(torch [\d.]+\d)", section
     ).groups()
@@ -59,43 +64,59 @@ def words(x: float, y: float, text: str, anchor: str = "start", size: int = 12) 
 
 def bar(row: Row, y: int) -> list[str]:
     one, end = place(1), place(row.ratio)
-    low, high, middle = place(row.low), place(row.high), y + BAR / 2
-    colour = OURS if row.ratio >= 1 else SLOWER
+    low, high, middle, colour = place(row.low), place(row.high), y + BAR / 2, COLOURS[row.dtype]
     return [
-        words(LEFT - 8, y + BAR, row.problem, "end", 11),
-        f'<rect x="{min(one, end)}" y="{y}" width="{abs(end - one):.1f}" height="{BAR}" fill="{colour}"/>',
+        f'<rect x="{min(one, end)}" y="{y}" width="{abs(end - one):.1f}" height="{BAR - 1}" fill="{colour}"/>',
         f'<path d="M{low} {middle}H{high}" stroke="{INK}"/>',
-        f'<circle cx="{place(row.alternating)}" cy="{middle}" r="3" fill="{LOOP}"/>',
+        f'<circle cx="{place(row.alternating)}" cy="{middle}" r="2.5" fill="#fff" stroke="{colour}"/>',
     ]
 
 
 def draw(rows: list[Row], source: str) -> str:
-    height = TOP + LINE * len(rows) + 42
-    bottom = TOP + LINE * len(rows)
+    problems: dict[str, list[Row]] = {}
+    for row in rows:
+        problems.setdefault(row.problem, []).append(row)
+    bottom = TOP + BAR * len(rows) + GAP * len(problems)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
-        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 42}" font-family="sans-serif">',
+        f'<rect width="{WIDTH}" height="{bottom + 42}" fill="#fff"/>',
         words(12, 20, "Time of torch eager / time of matmul_fused: above 1 matmul_fused is faster", size=14),
         words(
             12,
             38,
-            "bar: the same call again and again, line: quartiles; dot: in turn with an operator of torch",
+            "bar: the same call again and again, line: quartiles; ring: in turn with torch's layer_norm",
             size=11,
         ),
     ]
+    for number, (dtype, colour) in enumerate(COLOURS.items()):
+        lines.append(f'<rect x="{12 + 90 * number}" y="46" width="9" height="9" fill="{colour}"/>')
+        lines.append(words(25 + 90 * number, 55, dtype, size=11))
     for tick in TICKS:
         x = place(tick)
         lines.append(f'<path d="M{x} {TOP - 4}V{bottom}" stroke="{INK if tick == 1 else FAINT}"/>')
         lines.append(words(x, TOP - 8, f"{tick:g}", "middle", 11))
-    for number, row in enumerate(rows):
-        lines += bar(row, TOP + LINE * number + 4)
+    y = TOP + GAP // 2
+    for problem, found in problems.items():
+        lines.append(words(LEFT - 8, y + BAR * len(found) // 2 + 4, problem, "end", 11))
+        for row in found:
+            lines += bar(row, y)
+            y += BAR
+        y += GAP
     lines.append(words(12, bottom + 20, source, size=10))
     lines.append(words(12, bottom + 34, "problem: M x N x K; all figures: bench/RESULTS.md", size=10))
     return "\n".join([*lines, "</svg>", ""])
 
 
-def write(source: Path = results.RESULTS, picture: Path = PICTURE) -> None:
-    picture.write_text(draw(*read(source.read_text())))
+def path(kind: str) -> Path:
+    return results.ROOT / f"docs/cpu_speed_{kind}.svg"
+
+
+def write(source: Path = results.RESULTS) -> None:
+    text = source.read_text()
+    for kind in KINDS:
+        rows, where = read(text, kind)
+        if rows:
+            path(kind).write_text(draw(rows, where))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python bench/results.py     writes "workspace" and "wheel" from build/reports (make test, make wheel)
 
-Role: bench_cpu.py writes "cpu" by it.
+Role: bench_cpu.py writes "cpu amx", "cpu avx512" or "cpu avx2" by it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS, REPORTS = ROOT / "bench/RESULTS.md", ROOT / "build/reports"
 CPU_HEADER = (
     "problem", "data", "matmul_fused", "Gflop/s", "torch eager", "out=", "prepacked", "torch.compile", "NumPy",
-    "alternating", "target",
+    "alternating",
 )  # fmt: skip
 
 
@@ -70,13 +71,6 @@ def name_of(row: dict[str, Any]) -> str:
     return str(row["problem"]["name"])
 
 
-def _target(row: dict[str, Any]) -> str:
-    wanted = row["problem"]["target"]
-    if wanted is None:
-        return ""
-    return f"{wanted:g} {'met' if _ratios(row)['torch eager'][0] >= wanted else 'missed'}"
-
-
 def cpu_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """The lines below CPU_HEADER."""
     lines = []
@@ -85,20 +79,43 @@ def cpu_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
         cells = {name: f"{median:.2f} ({low:.2f}-{high:.2f})" for name, (median, low, high) in ratios.items()}
         figures = engineering(ours["median_s"], "s"), f"{ours['gflops']:.3g}"
         columns = (cells.get(name, "-") for name in CPU_HEADER[4:10])
-        lines.append((name_of(row), row["regime"], *figures, *columns, _target(row)))
+        lines.append((name_of(row), row["regime"], *figures, *columns))
     return lines
 
 
-def summary(rows: Sequence[dict[str, Any]], least: float) -> str:
-    """What the project asks for, and whether these rows have it."""
-    eager = {name_of(row): _ratios(row)["torch eager"][0] for row in rows}
-    aimed = [row for row in rows if row["problem"]["target"] is not None]
-    missed = [f"{name_of(row)} ({eager[name_of(row)]:.2f})" for row in aimed if _target(row).endswith("missed")]
-    below = [f"{name} ({value:.2f})" for name, value in eager.items() if value < least]
-    return (
-        f"Targets met: {len(aimed) - len(missed)} of {len(aimed)}; missed: {', '.join(missed) or 'none'}. "
-        f"Below {least:g} of torch eager: {', '.join(below) or 'none'}."
-    )
+@dataclass(frozen=True)
+class Goal:
+    """Wanted of the time of torch eager / ours over the listed problems of a dtype."""
+
+    mean: float
+    least: float  # by the upper quartile
+    prepacked: float | None = None  # the mean with a prepacked weight
+
+
+def _verdict(value: float, wanted: float) -> str:
+    return f"{value:.2f} ({wanted:g} {'met' if value >= wanted else 'missed'})"
+
+
+def summary(rows: Sequence[dict[str, Any]], goals: dict[str, Goal]) -> list[str]:
+    """What the project asks for on this kind of machine, and whether these rows have it; and the tiny problems."""
+    lines = []
+    for dtype, goal in goals.items():
+        found = {name_of(r): _ratios(r) for r in rows if r["problem"]["listed"] and r["problem"]["dtype"] == dtype}
+        if not found:
+            continue
+        least = min(found, key=lambda name: found[name]["torch eager"][2])
+        text = _verdict(statistics.geometric_mean(r["torch eager"][0] for r in found.values()), goal.mean)
+        packed = statistics.geometric_mean(r["prepacked"][0] for r in found.values())
+        lines.append(
+            f"{dtype}, {len(found)} listed problems, torch eager: mean {text}, least by its upper quartile "
+            f"{_verdict(found[least]['torch eager'][2], goal.least)}, {least}; prepacked: mean "
+            f"{f'{packed:.2f}' if goal.prepacked is None else _verdict(packed, goal.prepacked)}."
+        )
+    tiny = [_ratios(r)["torch eager"][0] for r in rows if r["problem"]["group"] == "tiny"]
+    if tiny:
+        mean = _verdict(statistics.geometric_mean(tiny), 1.5)
+        lines.append(f"Tiny problems, torch eager: mean {mean}, least {_verdict(min(tiny), 1)}.")
+    return lines
 
 
 def skipped(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -111,7 +128,7 @@ def skipped(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [f"Not run: {'; '.join(ways)}; {why}: {', '.join(names)}." for why, (ways, names) in found.items()]
 
 
-def cpu_section(conditions: str, rows: Sequence[dict[str, Any]], least: float) -> str:
+def cpu_section(conditions: str, rows: Sequence[dict[str, Any]], goals: dict[str, Goal]) -> str:
     commits = ", ".join(sorted({row["commit"] for row in rows}))
     first, last = min(row["when"] for row in rows), max(row["when"] for row in rows)
     clocks = sorted({mhz for row in rows for mhz in row["clocks_mhz"]})
@@ -127,7 +144,7 @@ def cpu_section(conditions: str, rows: Sequence[dict[str, Any]], least: float) -
             "the layer in a loop without pauses, all torch / with our call (the layer_norm is in both). "
             "M x N x K; of swiglu N counts gate and up. rotated: operands come from memory, hot: from the caches.",
             markdown(CPU_HEADER, cpu_rows(rows)),
-            summary(rows, least),
+            *summary(rows, goals),
             *skipped(rows),
         ]
     )

@@ -98,19 +98,22 @@ def shrunk(problem):
     )
 
 
-def test_problems_have_names_of_their_own_and_the_targets(bench_cpu):
+def test_problems_have_names_of_their_own_and_the_goals(bench_cpu):
+    """The project's list, in three dtypes, and what it asks for on each kind of machine."""
     names = [problem.name for problem in bench_cpu.PROBLEMS]
     assert len(set(names)) == len(names)
-    targets = {problem.name: problem.target for problem in bench_cpu.PROBLEMS if problem.target}
-    assert targets == {
-        "1024x1024x1024 float32 silu": 1.1,
-        "2048x2048x2048 float32 silu": 1.1,
-        "1024x1024x1024 bfloat16 silu": 4,
-        "1024x1024x1024 float16 silu": 4,
-        "1x8192x2048 float32 silu": 1.3,
-        "1x8192x2048 bfloat16 silu": 1.3,
-        "4096x1024x64 float32 gelu": 1.5,
-    }
+    listed = [problem for problem in bench_cpu.PROBLEMS if problem.listed]
+    assert {(p.m, p.n, p.k) for p in listed} == {
+        *((m, 3072, 768) for m in (1, 16, 128, 1024)), (128, 768, 3072), *((m, 8192, 2048) for m in (1, 16, 256)),
+        (64, 16384, 4096), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 1024, 64), (333, 777, 555),
+    }  # fmt: skip
+    assert len(listed) == 13 * 3
+    goals = {kind: {d: (g.mean, g.least) for d, g in found.items()} for kind, found in bench_cpu.GOALS.items()}
+    assert goals["avx512"] == {"float32": (1.05, 0.95), "bfloat16": (1.6, 0.9), "float16": (1.05, 0.9)}
+    assert goals["amx"] == {"float32": (1.05, 0.95), "bfloat16": (1.15, 0.9), "float16": (1.05, 0.9)}
+    assert goals["avx2"] == {"float32": (1.2, 1), "bfloat16": (6, 0.9), "float16": (6, 0.9)}
+    assert bench_cpu.GOALS["amx"]["bfloat16"].prepacked == 1.5
+    assert bench_cpu.GOALS.keys() == {*load("picture").KINDS, "portable"}
 
 
 def refuse(problem):
@@ -203,7 +206,7 @@ def test_quick_run(bench_cpu, tmp_path):
 @pytest.fixture
 def two_problems(bench_cpu, rivals, monkeypatch, tmp_path):
     """A function that runs the bench on two problems with canned times: ours 2, 2.5 and 3 ms, torch's twice those."""
-    problems = (rivals.Problem("a", 2, 3, 4, target=1.5), rivals.Problem("b", 5, 6, 7, target=2.5))
+    problems = (rivals.Problem("a", 2, 3, 4, listed=True), rivals.Problem("b", 5, 6, 7, listed=True))
 
     def canned(problem, quick):
         def arm(name, factor):
@@ -213,7 +216,12 @@ def two_problems(bench_cpu, rivals, monkeypatch, tmp_path):
         return {
             "problem": {"name": problem.name, **dataclasses.asdict(problem)},
             "regime": "hot",
-            "arms": [arm("matmul_fused", 1), arm("torch eager", 2), arm("matmul_fused, out=", 0.5)],
+            "arms": [
+                arm("matmul_fused", 1),
+                arm("torch eager", 2 if problem.group == "a" else 4.5),
+                arm("matmul_fused, out=", 0.5),
+                arm("matmul_fused, prepacked", 0.5),
+            ],
             "loop": [arm("layer_norm, matmul_fused", 3), arm("layer_norm, torch eager", 1.5)],
             "skipped": {"NumPy": "no reason"},
             "quick": quick,
@@ -222,7 +230,10 @@ def two_problems(bench_cpu, rivals, monkeypatch, tmp_path):
 
     monkeypatch.setattr(bench_cpu, "PROBLEMS", problems)
     monkeypatch.setattr(bench_cpu, "run", canned)
-    (tmp_path / "R.md").write_text("above\n<!-- cpu: begin -->\nold\n<!-- cpu: end -->\nbelow\n")
+    monkeypatch.setattr(bench_cpu.machine, "kind", lambda: "avx512")
+    goal = bench_cpu.results.Goal(2.9, 2.1, prepacked=7)
+    monkeypatch.setitem(bench_cpu.GOALS, "avx512", {"float32": goal, "float16": goal})
+    (tmp_path / "R.md").write_text("above\n<!-- cpu avx512: begin -->\nold\n<!-- cpu avx512: end -->\nbelow\n")
 
     def run(*arguments):
         paths = ["--json", str(tmp_path / "cpu.json"), "--results", str(tmp_path / "R.md")]
@@ -238,14 +249,18 @@ def test_a_run_in_pieces_fills_the_section(two_problems, capsys):
     assert "1 problems are still to be measured" in capsys.readouterr().out
     text, found = two_problems("--only", "^b:")
     assert found.keys() == {"2x3x4 float32 silu", "5x6x7 float32 silu"}
-    assert text.startswith("above\n<!-- cpu: begin -->\n`python bench/bench_cpu.py`, commit ")
-    assert text.endswith("\n<!-- cpu: end -->\nbelow\n")
+    assert text.startswith("above\n<!-- cpu avx512: begin -->\n`python bench/bench_cpu.py`, commit ")
+    assert text.endswith("\n<!-- cpu avx512: end -->\nbelow\n")
     assert "old" not in text
     first, second = (line for line in text.splitlines() if line.startswith(("| 2x3x4", "| 5x6x7")))
-    times = "2.00 (2.00-2.00) | 4.00 (4.00-4.00) | - | - | - | 0.50 (0.50-0.50)"
-    assert first == f"| 2x3x4 float32 silu | hot | 2.5 ms | 1 | {times} | 1.5 met |"
-    assert second.endswith(f"| {times} | 2.5 missed |")
-    assert "Targets met: 1 of 2; missed: 5x6x7 float32 silu (2.00). Below 0.9 of torch eager: none." in text
+    times = "2.00 (2.00-2.00) | 4.00 (4.00-4.00) | 4.00 (4.00-4.00) | - | - | 0.50 (0.50-0.50)"
+    assert first == f"| 2x3x4 float32 silu | hot | 2.5 ms | 1 | {times} |"
+    assert "| 4.50 (4.50-4.50) | 9.00" in second
+    assert (
+        "float32, 2 listed problems, torch eager: mean 3.00 (2.9 met), least by its upper quartile 2.00 (2.1 missed), "
+        "2x3x4 float32 silu; prepacked: mean 6.00 (7 missed)." in text
+    )
+    assert "float16, " not in text
     assert "Not run: NumPy; no reason: 2x3x4 float32 silu, 5x6x7 float32 silu." in text
 
 
@@ -270,7 +285,7 @@ def test_a_pattern_without_a_match_lists_the_problems(bench_cpu, capsys):
 
 def test_sections_are_replaced_one_at_a_time(results, tmp_path):
     text = (BENCH / "RESULTS.md").read_text()
-    for name in ("cpu", *results.SECTIONS):
+    for name in ("cpu amx", "cpu avx512", "cpu avx2", *results.SECTIONS):
         assert text.count(f"\n<!-- {name}: begin -->\n") == text.count(f"\n<!-- {name}: end -->\n") == 1
     path = tmp_path / "R.md"
     path.write_text(text)
@@ -316,16 +331,23 @@ def test_host_cost_beside_another_build(capsys):
     assert f"{'1.750':>12}   1.500 ... 2.000" in capsys.readouterr().out
 
 
-def test_the_picture_shows_the_table():
+def test_the_pictures_show_the_tables():
     picture = load("picture")
-    rows, source = picture.read((BENCH / "RESULTS.md").read_text())
-    assert picture.draw(rows, source) == picture.PICTURE.read_text(), "run: python bench/picture.py"
-    assert len(rows) > 10
-    assert "commit" in source
-    slower = picture.Row("1x1x1 float32 <none>", 0.5, 0.1, 0.7, 20.0)
+    drawn = 0
+    for kind in picture.KINDS:
+        rows, source = picture.read((BENCH / "RESULTS.md").read_text(), kind)
+        if rows:
+            assert picture.draw(rows, source) == picture.path(kind).read_text(), "run: python bench/picture.py"
+            assert len(rows) > 10
+            assert "commit" in source
+            drawn += 1
+    assert drawn
+    slower = picture.Row("1x1x1 <none>", "float32", 0.5, 0.1, 0.7, 20.0)
     text = picture.draw([slower], source)
     root = xml.etree.ElementTree.fromstring(text)
-    (bar,) = (rect for rect in root if rect.get("fill") == picture.SLOWER)
+    (bar,) = (
+        r for r in root if r.get("fill") == picture.COLOURS["float32"] and r.get("height") == str(picture.BAR - 1)
+    )
     assert float(bar.get("x")) == picture.LEFT  # from 0.5, the left end of the scale, to 1
     assert float(bar.get("width")) == picture.place(1) - picture.LEFT
     assert root[-2].text == source
