@@ -56,8 +56,9 @@ class Packed:
 def own(layer: Any) -> tuple[Any, Any]:
     """Weight and bias of a layer. Not for Dynamo: asking the module itself for them takes a microsecond."""
     parts = layer._parameters
-    weight = parts["weight"] if "weight" in parts else layer.weight
-    return weight, parts["bias"] if "bias" in parts else layer.bias
+    if "weight" not in parts or "bias" not in parts:
+        return layer.weight, layer.bias
+    return parts["weight"], parts["bias"]
 
 
 def eager(module: Any, x: Any, *parameters: Any) -> bool:

@@ -118,7 +118,7 @@ def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
             pair = None
             if type(parts.get(down_name)) is torch.nn.Linear and not any(map(rewriting.has_hooks, self.children())):
                 # As a call of each goes, with what modules cost.
-                pair = lambda: (choice.settled(x), parts[down_name](gate(x, fused=ours))), lambda: old(self, x)  # noqa: E731
+                pair = lambda: (choice.settled(x), parts[down_name](gate(x, fused=ours))), lambda: old(self, x)
             return measured_gate(self, choice, keeper, x, (gate, up), activation, pair)
 
         old = type(self).forward
