@@ -19,6 +19,7 @@ def _fresh(tmp_path, monkeypatch):
     torch._dynamo.reset()
     measure.forget()
     patching._compiled.clear()
+    monkeypatch.setattr(patching, "_last", None)  # report() is of the backend alone
     yield
     measure.forget()
 

@@ -130,7 +130,7 @@ class Choice:
             key = measure.site_key(
                 self.form, self.spelled, m=case.rows, k=k, n=n, dtype=case.dtype, device=case.device, more=words
             )
-            found = self.decisions[case] = measure.decide(key, *pair, device=x.device)
+            found = self.decisions[case] = measure.decide(key, *pair, device=x.device, eager=x.device.type == "cpu")
             self.ours_in_traces = any(made.fused for made in self.decisions.values())
         if type(x) is torch.Tensor and not case.recorded and case.cast is None:
             self._last = x.shape, x.dtype, x.device, found.fused

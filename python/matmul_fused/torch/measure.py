@@ -89,6 +89,7 @@ def decide(
     *,
     device: torch.device | str = "cpu",
     budget: float = BUDGET,
+    eager: bool = False,
     sample_seconds: float = 0.0005,
     worth: float = WORTH,
     clock: Callable[[], float] = time.perf_counter,
@@ -97,8 +98,8 @@ def decide(
 
     ours, theirs: calls without arguments and without lasting effects, that do the same on real tensors. Ask why_not()
     first. Both run once, then by turns, for sample_seconds each, within budget seconds, or once more each where that
-    takes longer. ours wins below worth of theirs. A NotImplementedError of ours leaves the site; every other exception
-    passes. One thread measures at a time.
+    takes longer. ours wins below worth of theirs. eager: between calls of torch, see _race(). A NotImplementedError of
+    ours leaves the site; every other exception passes. One thread measures at a time.
     """
     device = torch.device(device)
     found = known(key, device, worth)
@@ -107,7 +108,7 @@ def decide(
     with _measuring:
         found = known(key, device, worth)
         if found is None:
-            race = partial(_race, ours, theirs, _wait_for(device), budget, clock, sample_seconds)
+            race = partial(_race, ours, theirs, _wait_for(device), budget, clock, eager, sample_seconds)
             found = _known[device_of(device), key] = _timed(key, race, device, worth)
     return found
 
@@ -184,13 +185,21 @@ def _race(
     wait: Callable[[], None],
     budget: float,
     clock: Callable[[], float],
+    eager: bool,
     sample_seconds: float,
 ) -> tuple[float, float]:
-    """Seconds of a call of each form."""
+    """Seconds of a call of each form.
+
+    eager: on a CPU with several threads, each call follows one of theirs. In a model torch's threads are busy before
+    and behind a site, and wait actively as ours do: what that costs either of them is a part of our form's time.
+    """
+    between = eager and torch.get_num_threads() > 1
 
     def repeat(form: Form) -> Callable[[int], None]:
         def run(calls: int) -> None:
             for _ in range(calls):
+                if between:
+                    theirs()
                 form()
 
         return run
@@ -198,4 +207,7 @@ def _race(
     # theirs first: what is wrong with the operands, the form that the user wrote shall say
     arms = {"theirs": repeat(theirs), "ours": repeat(ours)}
     times = race(arms, budget, sample_seconds=sample_seconds, wait=wait, clock=clock, middle=_undisturbed)
-    return times["ours"], times["theirs"]
+    if not between:
+        return times["ours"], times["theirs"]
+    own = times["theirs"] / 2
+    return max(times["ours"] - own, 1e-9), own
