@@ -185,7 +185,7 @@ def compile_first(chosen: list[forward_cases.Case], device: str) -> None:
     if device != "cpu" or at_once < 2 or len(chosen) < 2:
         return
     start, running, todo = time.perf_counter(), [], list(chosen)
-    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "MATMUL_FUSED_TUNE": "off"}
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "TORCHINDUCTOR_COMPILE_THREADS": "2"}
     while (todo or running) and time.perf_counter() - start < COMPILING:
         running = [process for process in running if process.poll() is None]
         while todo and len(running) < at_once:

@@ -210,4 +210,5 @@ def _race(
     if not between:
         return times["ours"], times["theirs"]
     own = times["theirs"] / 2
-    return max(times["ours"] - own, 1e-9), own
+    rest = times["ours"] - own
+    return (rest if rest > 0 else own), own  # no time is left of ours: noise alone, which is a tie
