@@ -2,6 +2,9 @@
 
     python bench/bench_forward.py [--device cpu|cuda] [--only PATTERN] [--limit S] [--always] [--graphs] [--json FILE]
 
+On a CPU of four cores or more, everything is compiled first, by several processes into Inductor's cache: one after the
+other, compilations took more time than what is measured.
+
 Arms, in one interleaved run, on the same weights and input, without gradients:
 
     eager           the layer of transformers
@@ -28,6 +31,7 @@ import math
 import os
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -49,7 +53,8 @@ from matmul_fused.testing.timing import measure, settle
 from matmul_fused.torch import measure as decisions
 
 ALLOWED_ERROR, ALLOWED_TIME = 1.10, 1.03
-LIMITS = {"cpu": 210.0, "cuda": 160.0}  # seconds, in which cases are begun
+LIMITS = {"cpu": 420.0, "cuda": 160.0}  # seconds, in which cases are begun
+COMPILERS, COMPILING = 8, 150.0  # processes at most that compile first, and seconds in which they do
 LEAST_ELEMENTS, MOST_DRAWS = 1 << 14, 64  # of the error's RMS: of a few elements it is luck
 REPLACES = {"patched": "eager", "backend": "torch.compile"}
 PAIRS = {**REPLACES, "patched, always": "eager", "backend, always": "torch.compile"}
@@ -171,6 +176,37 @@ def run(work: Workload, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+# --- before the cases ---
+
+
+def compile_first(chosen: list[forward_cases.Case], device: str) -> None:
+    """Fill Inductor's cache. What a process does not finish in time is compiled when its case is run."""
+    at_once = min(COMPILERS, (os.cpu_count() or 1) // 2)
+    if device != "cpu" or at_once < 2 or len(chosen) < 2:
+        return
+    start, running, todo = time.perf_counter(), [], list(chosen)
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+    while (todo or running) and time.perf_counter() - start < COMPILING:
+        running = [process for process in running if process.poll() is None]
+        while todo and len(running) < at_once:
+            only = f"^{re.escape(todo.pop(0).name)}$"
+            command = [sys.executable, __file__, "--device", device, "--only", only, "--compile"]
+            running.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+        time.sleep(0.1)
+    for process in running:
+        process.kill()
+        process.wait()
+    print(f"{time.perf_counter() - start:4.0f} s  compiled, {len(todo) + len(running)} cases not", file=sys.stderr)
+
+
+def compile_only(chosen: list[forward_cases.Case], device: str) -> int:
+    for work in forward_cases.workloads(chosen, device):
+        torch._dynamo.reset()
+        decisions.forget()
+        arms_of(work, always=True)  # or a site that loses here leaves its form to be compiled
+    return 0
+
+
 # --- what is shown ---
 
 
@@ -245,16 +281,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression for the names of --list")
-    parser.add_argument("--limit", metavar="S", type=float, help="seconds in which cases are begun (210, on a GPU 160)")
+    parser.add_argument("--limit", metavar="S", type=float, help="seconds in which cases are begun (420, on a GPU 160)")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument(
-        "--seconds", type=float, default=5.0, help="of a case's rounds, of which five are made at least"
+        "--seconds", type=float, default=4.0, help="of a case's rounds, of which five are made at least"
     )
     parser.add_argument("--always", action="store_true", help='two more arms, with when="always"')
     parser.add_argument("--graphs", action="store_true", help="every arm as a CUDA graph")
     parser.add_argument("--quick", action="store_true", help="three rounds of one forward, to see that it works")
     parser.add_argument("--json", metavar="FILE", type=Path, help="everything; its rows of other cases are kept")
     parser.add_argument("--picture", metavar="FILE.svg", type=Path, help="the ratios as a picture")
+    parser.add_argument("--compile", action="store_true", help="compile into Inductor's cache, and no more")
     parser.add_argument("--list", action="store_true", help="the cases, and no more")
     return parser.parse_args(arguments)
 
@@ -289,9 +326,12 @@ def main(arguments: list[str] | None = None, heap: str = "is as the C library ha
     if options.list or not chosen:
         print("\n".join(case.name for case in forward_cases.cases(options.device)))
         return 0 if options.list else 2
+    if options.compile:
+        return compile_only(chosen, options.device)
     limit = LIMITS[options.device] if options.limit is None else options.limit
     start, facts = time.perf_counter(), about(options, heap)
     found, late = merged(options.json, facts), []
+    compile_first(chosen, options.device)
     todo = iter(forward_cases.workloads(chosen, options.device))
     for case in chosen:
         if time.perf_counter() - start > limit:

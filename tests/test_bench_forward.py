@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -90,6 +91,42 @@ def test_the_table_and_its_verdict(forward, tmp_path):
     place = forward.forward_picture.place
     assert float(bars[2].get("x")) == place(1)
     assert float(bars[2].get("width")) == pytest.approx(place(2) - place(1), abs=0.11)
+
+
+def test_cases_are_compiled_first_by_as_many_processes(forward, monkeypatch):
+    started, alive = [], []
+
+    class Process:
+        def __init__(self, command, **_):
+            self.left, self.killed = 3, False
+            started.append(command[command.index("--only") + 1 :])
+            alive.append(self)
+            assert sum(process.left > 0 for process in alive) <= 4
+
+        def poll(self):
+            self.left -= 1
+            return None if self.left > 0 else 0
+
+        def kill(self):
+            self.killed = True
+
+        wait = poll
+
+    monkeypatch.setattr(forward.subprocess, "Popen", Process)
+    monkeypatch.setattr(forward.time, "sleep", lambda _: None)
+    monkeypatch.setattr(forward.os, "cpu_count", lambda: 8)
+    cases = forward.forward_cases.cases("cpu")
+    forward.compile_first(cases, "cpu")
+    chosen = [[case.name for case in cases if re.search(only, case.name)] for only, _ in started]
+    assert chosen == [[case.name] for case in cases]
+    assert {flag for _, flag in started} == {"--compile"}
+    assert not any(process.killed for process in alive)
+    monkeypatch.setattr(forward, "COMPILING", -1.0)
+    forward.compile_first(cases, "cpu")
+    forward.compile_first(cases[:1], "cpu")
+    monkeypatch.setattr(forward.os, "cpu_count", lambda: 2)
+    forward.compile_first(cases, "cpu")
+    assert len(started) == len(cases)
 
 
 def test_a_pattern_without_a_match_lists_the_cases(forward, capsys):

@@ -254,8 +254,8 @@ def test_opcheck(operator, grad):
 
 
 def test_names_carry_a_version():
-    assert op.linear.name() == "matmul_fused::linear_v1"
-    assert op.linear_z.name() == "matmul_fused::linear_z_v1"
+    assert op.linear.name() == "matmul_fused::linear_v2"
+    assert op.linear_z.name() == "matmul_fused::linear_z_v2"
 
 
 @pytest.mark.parametrize("activation", [None, "gelu", ("leaky_relu", 0.2), F.silu, "relu", "swiglu"])
@@ -284,7 +284,7 @@ def test_the_graph_has_one_operator_and_one_compilation_serves_all_rows():
     weight = draw(4, 7)
     for rows in (3, 9, 20):
         compiled(draw(rows, 7), weight)
-    assert graphs == [["matmul_fused.linear_v1.default"]]
+    assert graphs == [["matmul_fused.linear_v2.default"]]
 
 
 def test_compiled_by_inductor():

@@ -77,6 +77,25 @@ def test_long_calls_run_twice_each():
     assert clock.calls == ["theirs", "ours", "theirs", "ours"]
 
 
+@pytest.mark.parametrize(("threads", "slowed", "fused"), [(2, 0, True), (2, 15e-6, False), (1, 15e-6, True)])
+def test_between_calls_of_torch(monkeypatch, threads, slowed, fused):
+    """In eager code ours pays for what theirs takes longer around it; with one thread there is nobody to wait for."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    clock, last = Clock(), []
+
+    def call(name, seconds):
+        def run():
+            clock.now += seconds + (slowed if last[-1:] not in ([], [name]) and threads > 1 else 0)
+            last.append(name)
+
+        return run
+
+    made = measure.decide("site", call("ours", 1e-5), call("theirs", 2e-5), clock=clock, eager=True)
+    assert made.fused is fused
+    if not slowed:
+        assert (made.ours, made.theirs) == (pytest.approx(1e-5), pytest.approx(2e-5))
+
+
 def test_a_site_is_measured_once(kept):
     clock = Clock()
     first = decide(0.001, 0.002, clock=clock)

@@ -55,7 +55,7 @@ def race(monkeypatch):
     class Race:
         ours, theirs, run = 0.001, 0.002, 0
 
-    def fake(ours, theirs, wait, budget, clock):
+    def fake(ours, theirs, *_):
         Race.run += 1
         assert torch.is_grad_enabled() == Race.grad
         theirs()
@@ -200,6 +200,26 @@ def test_hooks_of_other_children_see_one_call(race):
     made(X)
     assert race.run == 1
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_gate_is_timed_with_its_module(monkeypatch, hooked):
+    """With what modules cost; alone where a hook would see it."""
+    columns = []
+
+    def race(ours, theirs, *_):
+        both = ours()
+        columns.append([(both[-1] if isinstance(both, tuple) else both).shape[-1], theirs().shape[-1]])
+        return 0.001, 0.002
+
+    monkeypatch.setattr(measure, "_race", race)
+    made = Gated().eval()
+    patch(made)
+    if hooked:
+        made.act_fn.register_forward_hook(lambda *_: None)
+    with torch.no_grad():
+        made(X)
+    assert columns == [[12, 12] if hooked else [8, 8]]
 
 
 def test_compiled_models_are_not_timed(race):

@@ -121,8 +121,9 @@ def race(
     sample_seconds: float = 0.0005,
     wait: Call = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
+    middle: Callable[[list[float]], float] = statistics.median,
 ) -> dict[str, float]:
-    """Seconds of a call of each arm, for a decision rather than a report: medians of samples taken by turns.
+    """Seconds of a call of each arm, for a decision rather than a report: the middle of samples taken by turns.
 
     arms: name -> what makes so many calls. Each makes one that does not count, then one that does; more samples follow
     while they fit into the budget.
@@ -145,7 +146,7 @@ def race(
             break
         for name, run in arms.items():
             samples[name].append(sample(run, calls[name]))
-    return {name: max(statistics.median(taken), 1e-9) for name, taken in samples.items()}
+    return {name: max(middle(taken), 1e-9) for name, taken in samples.items()}
 
 
 def _summary(name: str, own: list[float], first: list[float], calls: int) -> Timing:

@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from . import measure, op
+from matmul_fused.report import engineering
+
+from . import measure, op, whole
 from .activations import keeps
 from .match import Left, Linear, Matcher, Site
 from .patching import record_compiled
@@ -27,10 +29,11 @@ from .records import Record
 WHEN = ("measured", "always", "never")
 
 
-def _options(options: dict[str, Any] | None, mode: str | None) -> tuple[str, Any, dict[str, Any]]:
-    """(when, the backend behind this one, options of Inductor)"""
+def _options(options: dict[str, Any] | None, mode: str | None) -> tuple[str, bool, Any, dict[str, Any]]:
+    """(when, is the whole graph measured, too, the backend behind this one, options of Inductor)"""
     rest = dict(options or {})
     when = rest.pop("when", "measured")
+    all_of_it = rest.pop("whole", True)
     inner = rest.pop("inner", "inductor")
     if when not in WHEN:
         raise ValueError(f"when is {when!r}; it must be one of {', '.join(map(repr, WHEN))}")
@@ -40,13 +43,15 @@ def _options(options: dict[str, Any] | None, mode: str | None) -> tuple[str, Any
         rest = {**list_mode_options(mode), **rest}
     if inner != "inductor" and rest:
         raise ValueError(f"options {', '.join(map(repr, rest))} are Inductor's, but inner is {inner!r}")
-    return when, inner, rest
+    return when, all_of_it and when == "measured", inner, rest
 
 
 def _compiler(inner: Any, patches: dict[str, Any]) -> Callable[[Any, Any], Any]:
     if inner != "inductor":
         return torch._dynamo.lookup_backend(inner)  # type: ignore[no-any-return]
     from torch._inductor.compile_fx import compile_fx
+
+    from . import lowering  # noqa: F401  # how it writes our operators
 
     return lambda graph, inputs: compile_fx(graph, inputs, config_patches=patches or None)
 
@@ -56,24 +61,46 @@ def backend(
 ) -> Any:
     """Compile a graph of Dynamo with fused linear layers: what torch.compile(model, backend="matmul_fused") calls.
 
-    options: "when": "measured" (a site is fused if that is faster than what Inductor makes of it, both timed once),
-    "always", or "never" for the report alone; "inner": the backend that the rewritten graph goes to, "inductor" by
-    default; all others are Inductor's, as those of `mode` are. What was done: matmul_fused.torch.report().
+    options: "when": "measured" (a site is fused if that is faster than what Inductor makes of it, both timed once, and
+    all of them if the whole graph is faster with them), "always", or "never" for the report alone; "whole": False
+    decides by the sites alone, without the second compilation; "inner": the backend that the rewritten graph goes to,
+    "inductor" by default; all others are Inductor's, as those of `mode` are. What was done:
+    matmul_fused.torch.report().
     """
-    when, inner, patches = _options(options, mode)
+    when, all_of_it, inner, patches = _options(options, mode)
     compiler = _compiler(inner, patches)
     matcher = Matcher(graph.graph)
     sites, left = matcher.sites(), list(matcher.left())
     decisions = [_decide(site, when, inner, compiler) for site in sites]  # all before the graph changes
-    made = [(matcher.place[site.end], _record(site, decision)) for site, decision in zip(sites, decisions, strict=True)]
-    made += [(matcher.place[item.node], _record_left(item)) for item in left]
+    records = [_record(site, decision) for site, decision in zip(sites, decisions, strict=True)]
+    places = [matcher.place[site.end] for site in sites]
+    places += [matcher.place[item.node] for item in left]
+    won = [site for site, decision in zip(sites, decisions, strict=True) if decision.fused]
+    plain = whole.copy_of(graph) if won and all_of_it else None
     fused: dict[fx.Node, fx.Node] = {}
-    for site, decision in zip(sites, decisions, strict=True):
-        if decision.fused:
-            fuse(graph.graph, site, fused)
+    for site in won:
+        fuse(graph.graph, site, fused)
     graph.recompile()
+    if plain is None:
+        compiled = compiler(graph, inputs)
+    else:
+        device = _value(won[0].end).device
+        found, compiled = whole.faster(graph, plain, inputs, device, f"{inner} {patches}", compiler)
+        records = [_in_the_whole(record, found) for record in records]
+    made = zip(places, [*records, *map(_record_left, left)], strict=True)
     record_compiled([record for _, record in sorted(made, key=lambda pair: pair[0])])
-    return compiler(graph, inputs)
+    return compiled
+
+
+def _in_the_whole(record: Record, found: measure.Decision | None) -> Record:
+    """What becomes of a record when its graph is left."""
+    if found is None or found.fused or not record.fused:
+        return record
+    why = found.why
+    if found.ours is not None and found.theirs is not None:
+        times = f"{engineering(found.ours, 's')}, without {engineering(found.theirs, 's')}"
+        why = f"left: slower as a whole graph, {times}"
+    return replace(record, fused=False, why=f"{why}, {record.why}")
 
 
 def _decide(site: Site, when: str, inner: Any, compiler: Callable[[Any, Any], Any]) -> measure.Decision:
@@ -211,7 +238,7 @@ def _measured(site: Site, inner: Any, compiler: Callable[[Any, Any], Any]) -> me
         + ("turned",) * first.turned
     )
     key = measure.site_key(
-        f"{inner} {site.form}",
+        f"{inner} {op.VERSION} {site.form}",
         " ".join(filter(None, (site.spelled, site.activation.gate_layout))),
         m=prod(sizes[: x.dim() - 1]),
         k=sizes[x.dim() - 1],

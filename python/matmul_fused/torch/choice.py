@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as torchs
 
 from . import functional, measure
-from .modules import FusedLinear, Packed, gate_times_up
+from .modules import FusedLinear, Packed, gate_times_up, own
 
 # Looked up once: each of them is a part of every call.
 _tracing = torch.compiler.is_dynamo_compiling
@@ -50,6 +50,8 @@ class Forms:
     ours: Callable[..., Any]
     """Of x and its weights and biases."""
     theirs: Callable[..., Any]
+    whole: tuple[Form, Form] | None = None
+    """Both forms of the module that has the site, where that may run to be measured."""
 
 
 class Choice:
@@ -91,11 +93,14 @@ class Choice:
         if x.device != weight.device or x.layout != torch.strided:
             return True
         case = _case(x, _recorded(x, *tensors))
+        words = f"{sum(t is not None for t in tensors)} tensors"
         if case.recorded:
             pair = [_both_ways(form, x, tensors) for form in (forms.ours, forms.theirs)]
+        elif forms.whole is not None:
+            pair, words = [*forms.whole], f"{words}, in its module"
         else:
             pair = [forms.site, lambda: forms.theirs(x, *tensors)]
-        return self._fused(case, x, weight, lambda: f"{sum(t is not None for t in tensors)} tensors", pair)
+        return self._fused(case, x, weight, lambda: words, pair)
 
     def takes_new(self, module: Any, x: Any, weights: _Tensors, new: Form, old: Form) -> bool:
         """Does a module's new forward run for x? As takes_ours, but only without gradients and in eval mode."""
@@ -125,7 +130,7 @@ class Choice:
             key = measure.site_key(
                 self.form, self.spelled, m=case.rows, k=k, n=n, dtype=case.dtype, device=case.device, more=words
             )
-            found = self.decisions[case] = measure.decide(key, *pair, device=x.device)
+            found = self.decisions[case] = measure.decide(key, *pair, device=x.device, eager=x.device.type == "cpu")
             self.ours_in_traces = any(made.fused for made in self.decisions.values())
         if type(x) is torch.Tensor and not case.recorded and case.cast is None:
             self._last = x.shape, x.dtype, x.device, found.fused
@@ -153,6 +158,9 @@ def _both_ways(form: Callable[..., Any], x: Any, tensors: _Tensors) -> Callable[
     return run
 
 
+_IDENTITY = torch.nn.Identity()  # what patch() puts in the place of the activation's module
+
+
 class MeasuredLinear(FusedLinear):
     """A FusedLinear that runs torch's linear and the activation's module instead where those are faster."""
 
@@ -162,10 +170,10 @@ class MeasuredLinear(FusedLinear):
         choice = self.choice
         act, settled = choice.act, choice.settled(x)
         if settled is not None:
-            return super().forward(x) if settled else act(torchs.linear(x, self.weight, self.bias))
+            return super().forward(x) if settled else act(torchs.linear(x, *own(self)))
         activation = self.activation
         forms = Forms(
-            lambda: FusedLinear.forward(self, x),
+            lambda: (choice.settled(x), _IDENTITY(FusedLinear.forward(self, x))),  # as a call goes
             lambda x, weight, bias: functional.linear(x, weight, bias, activation),
             lambda x, weight, bias: act(torchs.linear(x, weight, bias)),
         )
@@ -176,7 +184,15 @@ class MeasuredLinear(FusedLinear):
         return act(torchs.linear(x, self.weight, self.bias))
 
 
-def measured_gate(module: Any, choice: Choice, keeper: Packed, x: Any, parts: tuple[Any, Any], activation: str) -> Any:
+def measured_gate(
+    module: Any,
+    choice: Choice,
+    keeper: Packed,
+    x: Any,
+    parts: tuple[Any, Any],
+    activation: str,
+    whole: tuple[Form, Form] | None,
+) -> Any:
     """act(gate(x)) * up(x) of a module with the linears parts; None where torch's own form is to run."""
 
     def theirs(x: Any, w: Any, up_w: Any, b: Any, up_b: Any) -> Any:
@@ -186,7 +202,7 @@ def measured_gate(module: Any, choice: Choice, keeper: Packed, x: Any, parts: tu
         return functional.linear(x, (w, up_w), None if b is None and up_b is None else (b, up_b), activation)
 
     tensors = (parts[0].weight, parts[1].weight, parts[0].bias, parts[1].bias)
-    forms = Forms(lambda: gate_times_up(module, keeper, x, *parts, activation), ours, theirs)
+    forms = Forms(lambda: gate_times_up(module, keeper, x, *parts, activation), ours, theirs, whole)
     if choice.takes_ours(x, tensors, forms):
         return forms.site()
     if not choice.ours_in_traces:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -48,9 +49,14 @@ def site_key(
 
     m, k, n: of the product; m goes by powers of two. more: what else matters, such as bias or recorded gradients.
     """
-    threads = f", threads {get_num_threads()} and {torch.get_num_threads()}" if device.type == "cpu" else ""
     words: tuple[str, ...] = (form, activation, f"M<={rows(m)} N={n} K={k}", str(dtype).removeprefix("torch."), more)
-    return f"{' '.join(word for word in words if word)}; torch {torch.__version__}{threads}"
+    return " ".join(word for word in words if word) + surroundings(device)
+
+
+def surroundings(device: torch.device) -> str:
+    """The end of a key: what every decision on a device depends on."""
+    threads = f", threads {get_num_threads()} and {torch.get_num_threads()}" if device.type == "cpu" else ""
+    return f"; torch {torch.__version__}{threads}"
 
 
 def why_not(*tensors: torch.Tensor) -> str | None:
@@ -83,23 +89,38 @@ def decide(
     *,
     device: torch.device | str = "cpu",
     budget: float = BUDGET,
+    eager: bool = False,
+    sample_seconds: float = 0.0005,
+    worth: float = WORTH,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Decision:
     """The faster form for a key: known in this process, else from the tune store, else timed now and stored.
 
     ours, theirs: calls without arguments and without lasting effects, that do the same on real tensors. Ask why_not()
-    first. Both run once, then by turns within budget seconds, or once more each where that takes longer. A
-    NotImplementedError of ours leaves the site; every other exception passes. One thread measures at a time.
+    first. Both run once, then by turns, for sample_seconds each, within budget seconds, or once more each where that
+    takes longer. ours wins below worth of theirs. eager: between calls of torch, see _race(). A NotImplementedError of
+    ours leaves the site; every other exception passes. One thread measures at a time.
     """
     device = torch.device(device)
-    site = device_of(device), key
-    found = _known.get(site)
+    found = known(key, device, worth)
     if found is not None:
         return found
     with _measuring:
-        found = _known.get(site)
+        found = known(key, device, worth)
         if found is None:
-            found = _known[site] = _decide(key, ours, theirs, device, budget, clock)
+            race = partial(_race, ours, theirs, _wait_for(device), budget, clock, eager, sample_seconds)
+            found = _known[device_of(device), key] = _timed(key, race, device, worth)
+    return found
+
+
+def known(key: str, device: torch.device, worth: float = WORTH) -> Decision | None:
+    """What was decided for a key before: in this process, or as the tune store has it."""
+    site = device_of(device), key
+    found = _known.get(site)
+    if found is None and store.enabled():
+        kept = store.default().get("sites", store.device_name(site[0])).get(key)
+        if isinstance(kept, list) and len(kept) == 2 and all(store.is_time(seconds) for seconds in kept):
+            found = _known[site] = _decision(kept[0], kept[1], worth)
     return found
 
 
@@ -121,24 +142,18 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _decide(
-    key: str, ours: Form, theirs: Form, device: torch.device, budget: float, clock: Callable[[], float]
-) -> Decision:
-    name = store.device_name(device_of(device)) if store.enabled() else ""
-    kept = store.default().get("sites", name).get(key) if name else None
-    if isinstance(kept, list) and len(kept) == 2 and all(store.is_time(seconds) for seconds in kept):
-        return _decision(*kept)
+def _timed(key: str, race: Callable[[], tuple[float, float]], device: torch.device, worth: float) -> Decision:
     try:
-        decision = _decision(*_race(ours, theirs, _wait_for(device), budget, clock))
+        decision = _decision(*race(), worth)
     except NotImplementedError as error:
         return Decision(False, None, None, f"left: {error}")
-    if name:
-        _keep(name, key, decision)
+    if store.enabled():
+        _keep(store.device_name(device_of(device)), key, decision)
     return decision
 
 
-def _decision(ours: float, theirs: float) -> Decision:
-    why = "left: slower" if ours > theirs else "left: no faster" if ours > WORTH * theirs else ""
+def _decision(ours: float, theirs: float, worth: float) -> Decision:
+    why = "left: slower" if ours > theirs else "left: no faster" if ours > worth * theirs else ""
     return Decision(not why, ours, theirs, why)
 
 
@@ -159,18 +174,41 @@ def _wait_for(device: torch.device) -> Callable[[], None]:
     return lambda: None
 
 
+def _undisturbed(samples: list[float]) -> float:
+    """The first quartile: what else the machine does adds time, in some of the samples."""
+    return sorted(samples)[(len(samples) - 1) // 4]
+
+
 def _race(
-    ours: Form, theirs: Form, wait: Callable[[], None], budget: float, clock: Callable[[], float]
+    ours: Form,
+    theirs: Form,
+    wait: Callable[[], None],
+    budget: float,
+    clock: Callable[[], float],
+    eager: bool,
+    sample_seconds: float,
 ) -> tuple[float, float]:
-    """Seconds of a call of each form."""
+    """Seconds of a call of each form.
+
+    eager: on a CPU with several threads, each call follows one of theirs. In a model torch's threads are busy before
+    and behind a site, and wait actively as ours do: what that costs either of them is a part of our form's time.
+    """
+    between = eager and torch.get_num_threads() > 1
 
     def repeat(form: Form) -> Callable[[int], None]:
         def run(calls: int) -> None:
             for _ in range(calls):
+                if between:
+                    theirs()
                 form()
 
         return run
 
     # theirs first: what is wrong with the operands, the form that the user wrote shall say
-    times = race({"theirs": repeat(theirs), "ours": repeat(ours)}, budget, wait=wait, clock=clock)
-    return times["ours"], times["theirs"]
+    arms = {"theirs": repeat(theirs), "ours": repeat(ours)}
+    times = race(arms, budget, sample_seconds=sample_seconds, wait=wait, clock=clock, middle=_undisturbed)
+    if not between:
+        return times["ours"], times["theirs"]
+    own = times["theirs"] / 2
+    rest = times["ours"] - own
+    return (rest if rest > 0 else own), own  # no time is left of ours: noise alone, which is a tie

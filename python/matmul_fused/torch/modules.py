@@ -53,16 +53,29 @@ class Packed:
         return None if few and self._panels else self._packed
 
 
+def own(layer: Any) -> tuple[Any, Any]:
+    """Weight and bias of a layer. Not for Dynamo: asking the module itself for them takes a microsecond."""
+    parts = layer._parameters
+    if "weight" not in parts or "bias" not in parts:
+        return layer.weight, layer.bias
+    return parts["weight"], parts["bias"]
+
+
 def eager(module: Any, x: Any, *parameters: Any) -> bool:
     """May a call of this module use a prepacked weight: eval mode, nothing cast, no gradients recorded?"""
-    if module.training or not isinstance(x, torch.Tensor) or torch._C._is_any_autocast_enabled():
+    if module.training or torch._C._is_any_autocast_enabled():
         return False
     if forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack():
         return False
-    tensors = [x, *(parameter for parameter in parameters if parameter is not None)]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return False
-    return all(type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_meta for tensor in tensors)
+    recording = torch.is_grad_enabled()
+    for tensor in (x, *parameters):
+        if tensor is not None:
+            kind = type(tensor)
+            if (kind is not torch.nn.Parameter and kind is not torch.Tensor) or tensor.is_meta:
+                return False
+            if recording and tensor.requires_grad:
+                return False
+    return x is not None
 
 
 class _DropsPacked(torch.nn.Module):  # type: ignore[misc]
@@ -129,11 +142,14 @@ class FusedLinear(_DropsPacked, torch.nn.Linear):  # type: ignore[misc]
         self._packed.drop()
 
     def forward(self, x: Any) -> Any:
-        if not torch.compiler.is_compiling() and self.prepack and eager(self, x, self.weight, self.bias):
-            packed = self._packed.get(x, self.weight, gate_layout=self.gate_layout)
+        if torch.compiler.is_compiling():
+            return functional.linear(x, self.weight, self.bias, self.activation, gate_layout=self.gate_layout)
+        weight, bias = own(self)
+        if self.prepack and eager(self, x, weight, bias):
+            packed = self._packed.get(x, weight, gate_layout=self.gate_layout)
             if packed is not None:
-                return _core.matmul_fused(x, packed, self.bias, self.activation, gate_layout=self.gate_layout)
-        return functional.linear(x, self.weight, self.bias, self.activation, gate_layout=self.gate_layout)
+                return _core.matmul_fused(x, packed, bias, self.activation, gate_layout=self.gate_layout)
+        return functional.linear(x, weight, bias, self.activation, gate_layout=self.gate_layout)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, activation={self.activation!r}"
@@ -210,11 +226,14 @@ class FusedMLP(_DropsPacked):
 
 def gate_times_up(module: Any, keeper: Packed | None, x: Any, gate: Any, up: Any, activation: Any) -> Any:
     """act(gate(x)) * up(x) for two torch.nn.Linear of a module."""
-    weights = gate.weight, up.weight  # once: asking a module takes a microsecond
-    bias: Any = (gate.bias, up.bias)
-    packed = None
-    if keeper is not None and not torch.compiler.is_compiling() and eager(module, x, *weights, *bias):
-        packed = keeper.get(x, *weights)
+    if torch.compiler.is_compiling():
+        return _gate_times_up(x, (gate.weight, up.weight), (gate.bias, up.bias), None, activation)
+    weights, bias = zip(own(gate), own(up), strict=True)
+    packed = keeper.get(x, *weights) if keeper is not None and eager(module, x, *weights, *bias) else None
+    return _gate_times_up(x, weights, bias, packed, activation)
+
+
+def _gate_times_up(x: Any, weights: Any, bias: Any, packed: Any, activation: Any) -> Any:
     if bias[0] is None and bias[1] is None:
         bias = None
     if packed is None:

@@ -1,7 +1,7 @@
 """The registered operators: what torch.compile, fake tensors and autograd below the dispatcher see of a fused linear.
 
-`matmul_fused::linear_v1` gives the result, `linear_z_v1` also z, rounded to the result's dtype, which the backward
-pass needs for most activations, and `linear_add_v1` adds a tensor (a residual) to a linear. The numbers in the names
+`matmul_fused::linear_v2` gives the result, `linear_z_v2` also z, rounded to the result's dtype, which the backward
+pass needs for most activations, and `linear_add_v2` adds a tensor (a residual) to a linear. The numbers in the names
 change with their meaning: Inductor's cache knows an operator by its name alone. Eager calls do not come here, see
 functional.py.
 """
@@ -20,14 +20,15 @@ _ARGUMENTS = (
     "(Tensor x, Tensor weight, Tensor? bias, Tensor? up, Tensor? up_bias, "
     "str activation, float[] parameters, str? gate_layout)"
 )
+VERSION = "v2"
 # Lives as long as the process: the operators go with it.
 _library = torch.library.Library("matmul_fused", "FRAGMENT")
-_library.define(f"linear_v1{_ARGUMENTS} -> Tensor")
-_library.define(f"linear_z_v1{_ARGUMENTS} -> (Tensor, Tensor)")
-_library.define("linear_add_v1(Tensor x, Tensor weight, Tensor? bias, Tensor added) -> Tensor")
-linear = torch.ops.matmul_fused.linear_v1.default
-linear_add = torch.ops.matmul_fused.linear_add_v1.default
-linear_z = torch.ops.matmul_fused.linear_z_v1.default
+_library.define(f"linear_v2{_ARGUMENTS} -> Tensor")
+_library.define(f"linear_z_v2{_ARGUMENTS} -> (Tensor, Tensor)")
+_library.define("linear_add_v2(Tensor x, Tensor weight, Tensor? bias, Tensor added) -> Tensor")
+linear = torch.ops.matmul_fused.linear_v2.default
+linear_add = torch.ops.matmul_fused.linear_add_v2.default
+linear_z = torch.ops.matmul_fused.linear_z_v2.default
 
 
 def call(
@@ -76,6 +77,42 @@ def _run_add(x: Any, weight: Any, bias: Any, added: Any) -> Any:
         return _core.matmul_fused(x, weight.t(), bias, C=added)
 
 
+# --- what graphs of Inductor call, see lowering.py; turned: the weights are (K, N) ---
+
+
+def _into(turned: bool, *operands: Any, **keywords: Any) -> None:
+    run = _core.matmul_fused if turned else _core._linear
+    if torch.is_grad_enabled():  # gradients are the graph's matter
+        with torch.no_grad():
+            result = run(*operands, **keywords)
+    else:
+        result = run(*operands, **keywords)
+    if result is NotImplemented:
+        raise NotImplementedError("a compiled graph called matmul_fused with what is no plain tensor of torch")
+
+
+def _linear_into(
+    x: Any, weight: Any, bias: Any = None, *, turned: bool, activation: Any, gate_layout: Any, out: Any
+) -> None:
+    _into(turned, x, weight, bias, activation, gate_layout=gate_layout, out=out)
+
+
+def _pair_into(
+    x: Any, gate: Any, up: Any, *biases: Any, turned: bool, activation: Any, gate_layout: Any, out: Any
+) -> None:
+    _into(turned, x, (gate, up), biases or None, activation, gate_layout=gate_layout, out=out)
+
+
+def _add_into(x: Any, weight: Any, added: Any, bias: Any = None, *, turned: bool, out: Any) -> None:
+    _into(turned, x, weight, bias, C=added, out=out)
+
+
+# Here rather than among Inductor's kernels: a graph from its cache finds them wherever the operators are.
+torch.ops.matmul_fused.linear_into = _linear_into
+torch.ops.matmul_fused.pair_into = _pair_into
+torch.ops.matmul_fused.add_into = _add_into
+
+
 def _check(x: Any, weight: Any, name: str) -> None:
     torch._check(weight.dim() == 2, lambda: f"{name} has {weight.dim()} axes, it must be (N, K)")
     torch._check(
@@ -106,9 +143,9 @@ def _fake_add(x: Any, weight: Any, bias: Any, added: Any) -> Any:
 
 
 for _name, _implementation, _shape in (
-    ("linear_v1", _run, _fake),
-    ("linear_z_v1", _run_z, _fake_z),
-    ("linear_add_v1", _run_add, _fake_add),
+    ("linear_v2", _run, _fake),
+    ("linear_z_v2", _run_z, _fake_z),
+    ("linear_add_v2", _run_add, _fake_add),
 ):
     for _key in ("CPU", "CUDA"):  # ROCm's torch calls its devices CUDA, too
         _library.impl(_name, _implementation, _key)
@@ -173,7 +210,7 @@ def _setup_result(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _backward_of_op(ctx: Any, d: Any, _of_z: Any = None) -> Any:
     x, weight, bias, up, up_bias, kept = ctx.saved_tensors
-    if kept is None and keeps(ctx.activation.name) == "z":  # linear_v1 called by others than us
+    if kept is None and keeps(ctx.activation.name) == "z":  # linear_v2 called by others than us
         kept = _preactivation(x, weight, bias, up, up_bias)
     return (*backward(ctx, d, x, weight, up, kept, plain), None, None, None)
 
@@ -185,8 +222,8 @@ def _preactivation(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any) -> Any
     return torch.cat((z, linear(x, up, up_bias, None, None, "none", [], None)), dim=-1)
 
 
-torch.library.register_autograd("matmul_fused::linear_v1", _backward_of_op, setup_context=_setup_result, lib=_library)
-torch.library.register_autograd("matmul_fused::linear_z_v1", _backward_of_op, setup_context=_setup_z, lib=_library)
+torch.library.register_autograd("matmul_fused::linear_v2", _backward_of_op, setup_context=_setup_result, lib=_library)
+torch.library.register_autograd("matmul_fused::linear_z_v2", _backward_of_op, setup_context=_setup_z, lib=_library)
 
 
 _NONE = Activation("none")
@@ -206,4 +243,4 @@ def _backward_of_add(ctx: Any, d: Any) -> Any:
     return (*gradients, d.sum_to_size(ctx.added_shape) if ctx.needs_input_grad[3] else None)
 
 
-torch.library.register_autograd("matmul_fused::linear_add_v1", _backward_of_add, setup_context=_setup_add, lib=_library)
+torch.library.register_autograd("matmul_fused::linear_add_v2", _backward_of_add, setup_context=_setup_add, lib=_library)

@@ -126,7 +126,7 @@ def fused_layers(x: Any, layer: Any, up: Any, name: str, parameters: tuple[float
     return _core.matmul_fused(x, packed, bias, activation.spec, gate_layout=layout)
 
 
-def _has_hooks(module: Any) -> bool:
+def has_hooks(module: Any) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
@@ -154,10 +154,10 @@ def apply(module: Any, rewrite: Rewrite, choice: Choice | None) -> None:
             return old(self, *arguments, **keywords)
         layers = [_child(self, path) for path in paths]
         as_planned = all(type(layer) is was for layer, was in zip(layers, kinds, strict=True))
-        if not as_planned or any(_has_hooks(layer) for layer in layers):
+        if not as_planned or any(has_hooks(layer) for layer in layers):
             return old(self, *arguments, **keywords)
         new = rewrite.train if self.training else rewrite.evaluated
-        hooked = choice is not None and any(_has_hooks(part) for part in self.children())
+        hooked = choice is not None and any(has_hooks(part) for part in self.children())
         if choice is not None and (not settled or self.training or hooked):
             x = [*arguments, *keywords.values(), None][0]
             forms = (lambda: new(self, x), lambda: old(self, x))
