@@ -70,7 +70,7 @@ def cases(dtype, full, tile, seed):
     sizes, layouts = (CHUNKS, ("NT", "NN")) if chunks else (SIZES, ("NT", "NN", "TN", "TT"))
     if "gemv" in tile:
         rows = 1 if "_1x" in tile else 4
-        sizes, layouts = [(min(m, rows), n, k) for m, n, k in FEW_ROWS], ("NN",) if "x64x" in tile else ("NT",)
+        sizes, layouts = [(min(m, rows), n, k) for m, n, k in FEW_ROWS], ("NT",)
     layouts = [layout for layout in layouts if not chunks or f"{tile}_f16_{layout.lower()}" in ROWS]
     family = tile.rpartition("_")[0]
     tiles = [other for other in KERNELS if chunks and other.rpartition("_")[0] == family] or [tile]

@@ -74,9 +74,9 @@ TAKES["gemm_wgmma_pingpong"] = _CHUNKS | {
 }
 TAKES["gemm_gemv"] = {
     "m": (1, 2, 3, 4),
-    "k": (*_EIGHTS, 1000, 1032, 2056, 4104),  # a step is 512, 1024 of 16 bits; of row-major B 256
+    "k": (*_EIGHTS, 1000, 1032, 2056, 4104),  # a step is 512, 1024 or 2048
     "dtype": ("float32", "float16", "bfloat16"),
-    "layout": ("NT", "NN"),
+    "layout": ("NT",),
     "a_view": ("plain",),
     "b_view": ("plain",),
 }

@@ -1,19 +1,18 @@
 /* A matrix times one to four rows (sm_90a): what takes the time is B, read once. float16, bfloat16,
- * float32 with exact products; float sums; lines of A along k, of B along k or n, each at a
- * multiple of 16 bytes. Path of a call: chosen where rows are few; launched by gpu/launch_plan.c.
+ * float32 with exact products; float sums; lines of A and of B along k, each at a multiple of 16
+ * bytes. Path of a call: chosen where rows are few; launched by gpu/launch_plan.c.
  *
- * Lanes load 16 bytes of B at a time, AT_ONCE (B along n: RUN) of them for each column before the
- * first is multiplied: bytes on their way are what keeps the memory busy. B passes by the first
- * cache, A stays in it. Lanes with the same columns add their sums up by shuffles; PARTS warps have
- * the same columns, each a part of every step of k, and their sums are added in the order of the
- * parts. The bits of a row depend on K alone.
+ * Lanes load 16 bytes of B at a time, AT_ONCE of them for each column before the first is
+ * multiplied: bytes on their way are what keeps the memory busy. B passes by the first cache, A
+ * stays in it. The lanes of a warp add their sums up by shuffles; PARTS warps have the same
+ * columns, each a part of every step of k, and their sums are added in the order of the parts. The
+ * bits of a row depend on K alone.
  *
  * A workgroup may begin before the kernel before it is done. Until then it has its first bytes of B
  * come to the last cache, where all memory is coherent. */
 #include "gpu/kernels/common/epilogue_general.h"
 #include "gpu/kernels/common/epilogue_registers.h"
-#include "gpu/kernels/nvidia/gemv_columns.h"
-#include "gpu/kernels/nvidia/gemv_lines.h"
+#include "gpu/kernels/nvidia/gemv.h"
 
 enum {
     PITCH = row::tile_n + 4, /* floats of a line of sums in shared memory */
@@ -40,7 +39,7 @@ MMF_DEVICE void add_up(float (&sum)[row::tile_m][COLUMNS], int part, int column,
 {
     enum { FOURS = row::tile_n / 4 };
     MMF_UNROLL
-    for (int apart = WARP / 2; apart >= LANES; apart /= 2) {
+    for (int apart = WARP / 2; apart > 0; apart /= 2) {
         MMF_UNROLL
         for (int m = 0; m < row::tile_m; m++) {
             MMF_UNROLL
@@ -48,15 +47,12 @@ MMF_DEVICE void add_up(float (&sum)[row::tile_m][COLUMNS], int part, int column,
                 sum[m][c] += __nvvm_shfl_sync_bfly_f32(~0u, sum[m][c], apart, WARP - 1);
         }
     }
-    if (thread_id() % WARP < LANES) {
+    if (thread_id() % WARP == 0) {
         MMF_UNROLL
         for (int m = 0; m < row::tile_m; m++) {
-            MMF_UNROLL
-            for (int c = 0; c < COLUMNS; c += 4) {
-                const mmf_float4 four = {sum[m][c], sum[m][c + 1], sum[m][c + 2], sum[m][c + 3]};
-                *(mmf_float4 *)(sums + part * PART_SUMS + m * PITCH + column + c) =
-                    PARTS > 1 ? four : four * factor;
-            }
+            const mmf_float4 four = {sum[m][0], sum[m][1], sum[m][2], sum[m][3]};
+            *(mmf_float4 *)(sums + part * PART_SUMS + m * PITCH + column) =
+                PARTS > 1 ? four : four * factor;
         }
     }
     barrier();
@@ -85,10 +81,10 @@ MMF_ENTRY MMF_THREADS_AT_ONCE(row::threads,
     t.rows = row::tile_m == 1 ? 1 : (int)args.m;
     t.columns = args.gated ? row::tile_n / 2 : (int)row::tile_n;
     const int warp = thread_id() / WARP, lane = thread_id() % WARP, part = warp % PARTS;
-    const int column = warp / PARTS * COLUMNS + lane % LANES * COLUMNS;
+    const int column = warp / PARTS * COLUMNS;
     const bool general = args.epilogue == MMF_EPILOGUE_GENERAL;
     float sum[row::tile_m][COLUMNS] = {};
-    share_of_lane<ALONG_K> share;
+    share_of_lane share;
     share.find(args, t, part, lane, column);
     share.prefetch_first(lane);
     prefetch_bias(args, t);
@@ -97,7 +93,7 @@ MMF_ENTRY MMF_THREADS_AT_ONCE(row::threads,
     const int steps = share.steps(args);
     MMF_ROLLED
     for (int i = 0; i < steps; i++) {
-        share.template multiply_into<false>(sum);
+        share.multiply_into<false>(sum);
         share.advance();
     }
     share.multiply_rest(args, part, lane, sum);
