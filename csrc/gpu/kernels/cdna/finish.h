@@ -27,6 +27,12 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
                   "a band of sums and the tile's matrices");
     block sum[Blocks][COLUMN_BLOCKS];
 
+    /* Of a wave, in a part. */
+    static __attribute__((device, always_inline)) constexpr int first_row(int wave)
+    {
+        return PartBlocks % 2 ? block_line(wave * PartBlocks) : wave * WAVE_ROWS;
+    }
+
     /* Row i of a thread's runs below its first. */
     static __attribute__((device, always_inline)) constexpr int step(int i)
     {
@@ -116,7 +122,7 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
 
         __attribute__((device, always_inline)) int row(int line) const
         {
-            return line / 16 * WAVE_ROWS + step(index) + lane_line(line % 16);
+            return first_row(line / 16) + step(index) + lane_line(line % 16);
         }
     };
 
@@ -157,7 +163,7 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
                                                        char *shared, int wave_m, int wave_n)
     {
         const int lane = thread_id() & 63, n = wave_n * 32 + lane / 16 * 8;
-        const int m = wave_m * WAVE_ROWS + lane_line(lane & 15);
+        const int m = first_row(wave_m) + lane_line(lane & 15);
         if (!in_registers(args))
             finish_in_bands(read_again(args), t, (float *)shared, wave_m * 16 + (lane & 15), n);
         else if (args.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS)

@@ -1,4 +1,4 @@
-/* Matrix cores of CDNA4 (gfx950), tiles of 128 or 256 rows and columns: A and B go straight from
+/* Matrix cores of CDNA4 (gfx950), tiles of 64 to 256 rows and columns: A and B go straight from
  * memory to LDS, 16 bytes a lane, while products are summed. float16 and bfloat16, float sums; all
  * lines are whole chunks of 16 bytes. pingpong.h has the schedule. Path of a call: chosen where
  * it is modelled as fastest; launched by gpu/launch_plan.c.
@@ -284,7 +284,7 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
     loop.b_loads.start(args, t, of_b, t.n0, t.cols, loop.lines + B_LINES, wave);
     MMF_UNROLL
     for (int stage = 0; stage < STAGES; stage++) {
-        loop.a_places[stage].start(stage * STAGE_BYTES, wave / WAVES_N * HALF_ROWS);
+        loop.a_places[stage].start(stage * STAGE_BYTES, HALF_BLOCKS % 2 ? block_line(wave / WAVES_N) : wave / WAVES_N * HALF_ROWS);
         loop.b_places[stage].start(stage * STAGE_BYTES + B_LINES, wave % WAVES_N * 32);
     }
     loop.run((unsigned)args.k, wave / 4);

@@ -1,4 +1,4 @@
-/* Matrix cores of CDNA3 (gfx942), tiles of 128 or 256 rows and columns: A and B go through
+/* Matrix cores of CDNA3 (gfx942), tiles of 64 to 256 rows and columns: A and B go through
  * registers to LDS while products are summed. float16 and bfloat16, float sums; all lines are whole
  * chunks of 16 bytes. pingpong.h has the schedule. Path of a call: chosen where it is modelled as
  * fastest; launched by gpu/launch_plan.c.
@@ -224,7 +224,7 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
     loop.a_chunks.start(args, t, of_a, t.m0, t.rows, 0);
     loop.b_chunks.start(args, t, of_b, t.n0, t.cols, B_LINES);
     barrier(); /* the first step lies where the matrices do */
-    loop.a_places.start(0, wave / WAVES_N * HALF_ROWS);
+    loop.a_places.start(0, HALF_BLOCKS % 2 ? block_line(wave / WAVES_N) : wave / WAVES_N * HALF_ROWS);
     loop.b_places.start(B_LINES, wave % WAVES_N * 32);
     loop.run((unsigned)args.k, wave / 4);
     barrier();

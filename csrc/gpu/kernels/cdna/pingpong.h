@@ -2,8 +2,8 @@
  * fragments and products, and the frame of a phase. Path of a call: the main loops of gemm_pingpong
  * and gemm_pingpong_staged.
  *
- * A wave has HALF_ROWS rows in each half of the tile's rows (64 of a tile of 256 x 256, else 32)
- * and 32 columns in each half of its columns (gated: of gate and up). A step of k is four phases:
+ * A wave has HALF_ROWS rows in each half of the tile's rows (64 of a tile of 256 x 256, 16 of one
+ * of 64 rows, else 32) and 32 columns in each half of its columns (gated: of gate and up). A step of k is four phases:
  *
  *     read the first half of A, and B        barrier
  *     multiply                               barrier
@@ -43,7 +43,7 @@ enum {
     B_ALONG_K = row::layout == LAYOUT_NT,
 };
 static_assert(row::threads == 256 || row::threads == 512, "4 waves, or 8");
-static_assert(HALF_ROWS == 32 || HALF_ROWS == 64, "a wave's rows: pairs of blocks");
+static_assert(HALF_ROWS == 16 || HALF_ROWS == 32 || HALF_ROWS == 64, "a wave's rows: a block, or pairs");
 static_assert(A_LOADS * LOAD_LINES == HALF_M && B_LOADS * LOAD_LINES == HALF_N &&
                   row::tile_k == LINE_K,
               "whole loads");
