@@ -11,14 +11,15 @@
 #include "gpu/kernels/cdna/carrier.h"
 #include "gpu/kernels/cdna/pingpong.h"
 
-static_assert(row::lds == B_LINES + 2 * B_HALF, "kernels.def");
+/* The sums of a band may take more. */
+static_assert(row::lds >= B_LINES + PARTS * B_PART, "kernels.def");
 
-/* Chunks of lines along k on their way: Loads of a thread from each half of Half lines, to `at` in
- * shared memory. */
-template <int Half, int Loads> struct staged_lines {
-    half_tile<true, Half> of[2];
-    unsigned offset[2][Loads];
-    chunk next[2][Loads];
+/* Chunks of lines along k on their way: Loads of a thread from each of Parts parts of Half lines,
+ * to `at` in shared memory. */
+template <int Half, int Loads, int Parts> struct staged_lines {
+    half_tile<true, Half> of[Parts];
+    unsigned offset[Parts][Loads];
+    chunk next[Parts][Loads];
     unsigned at;
 
     __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
@@ -27,7 +28,7 @@ template <int Half, int Loads> struct staged_lines {
     {
         at = begin + thread_id() * 16;
         MMF_UNROLL
-        for (int h = 0; h < 2; h++) {
+        for (int h = 0; h < Parts; h++) {
             of[h].start(args, t, h, operands, first, count);
             MMF_UNROLL
             for (int i = 0; i < Loads; i++)
@@ -66,20 +67,23 @@ template <int Half, int Loads> struct staged_lines {
 
     __attribute__((device, always_inline)) void fetch_all(unsigned k_at)
     {
-        fetch(0, k_at);
-        fetch(1, k_at);
+        MMF_UNROLL
+        for (int h = 0; h < Parts; h++)
+            fetch(h, k_at);
     }
 
     __attribute__((device, always_inline)) void fetch_all_cut(unsigned k_at, int left)
     {
-        fetch_cut(0, k_at, left);
-        fetch_cut(1, k_at, left);
+        MMF_UNROLL
+        for (int h = 0; h < Parts; h++)
+            fetch_cut(h, k_at, left);
     }
 
     __attribute__((device, always_inline)) void put_all(local lines) const
     {
-        put(lines, 0);
-        put(lines, 1);
+        MMF_UNROLL
+        for (int h = 0; h < Parts; h++)
+            put(lines, h);
     }
 };
 
@@ -87,7 +91,7 @@ template <int Half, int Loads> struct staged_lines {
  * addresses that are always inside. */
 struct staged_rows {
     static_assert(B_ALONG_K || transposer::LOADS == 2 * B_LOADS, "four k of eight lines a thread");
-    half_tile<false, HALF_N> of;
+    half_tile<false, PART_N> of;
     unsigned offset[transposer::LOADS], begin;
     transposer chunks;
 
@@ -97,7 +101,7 @@ struct staged_rows {
     {
         of.start(args, t, transposer::half(), operands, first, count);
         begin = from;
-        chunks.start(HALF_N);
+        chunks.start(PART_N);
         MMF_UNROLL
         for (int i = 0; i < transposer::LOADS; i++)
             offset[i] = of.offset((int)transposer::first_line(), (int)transposer::first_k() + i);
@@ -132,8 +136,8 @@ struct staged_rows {
 
 /* What a wave knows in the main loop. */
 struct main_loop : wave_products<false> {
-    staged_lines<HALF_M, A_LOADS> a_chunks;
-    choose<B_ALONG_K, staged_lines<HALF_N, B_LOADS>, staged_rows>::type b_chunks;
+    staged_lines<HALF_M, A_LOADS, 2> a_chunks;
+    choose<B_ALONG_K, staged_lines<PART_N, B_LOADS, PARTS>, staged_rows>::type b_chunks;
     local lines;
     fragment_places<true> a_places;
     fragment_places<B_ALONG_K> b_places;
@@ -150,9 +154,9 @@ struct main_loop : wave_products<false> {
     __attribute__((device, always_inline)) void read_b()
     {
         MMF_UNROLL
-        for (int i = 0; i < 8; i++)
+        for (int i = 0; i < 4 * PARTS; i++)
             b[i / 4][i / 2 % 2][i % 2] =
-                b_places.read(lines, i / 2 % 2, i / 4 * HALF_N + block_line(i % 2));
+                b_places.read(lines, i / 2 % 2, i / 4 * PART_N + block_line(i % 2));
     }
 
     /* Memory holds A's first half, B on. */
