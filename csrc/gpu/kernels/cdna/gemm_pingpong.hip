@@ -18,6 +18,7 @@ enum {
     /* A thread's loads that may be under way when a phase ends: those of the last two. */
     AHEAD = A_LOADS + REST_LOADS,
 };
+static_assert(!ACROSS, "the first phase reads all of B");
 static_assert(row::lds == STAGES * STAGE_BYTES + TILE_BYTES, "kernels.def");
 
 /* A thread's chunks of rows of B, which are lines across k: of rows thread / ROW_CHUNKS of a step

@@ -42,8 +42,13 @@ enum {
     LOAD_BYTES = LOAD_LINES * LINE,     /* of them */
     A_LOADS = HALF_M / LOAD_LINES, /* of a thread from half of A, and */
     B_LOADS = PART_N / LOAD_LINES, /* from a part of B */
-    REST_LOADS = A_LOADS + PARTS * B_LOADS, /* all but those of A's second half */
     B_ALONG_K = row::layout == LAYOUT_NT,
+    /* With a block of rows in each half B is most of what is read, more than LDS gives in a phase on
+     * gfx942. There the first phase reads A and all of B but a part, the second one this part, and
+     * either multiplies half of the blocks. */
+    ACROSS = HALF_BLOCKS == 1 && B_ALONG_K && MULTIPLY_PARTS == 2,
+    LATE_LOADS = ACROSS ? B_LOADS : A_LOADS, /* of a thread, of what the second phase reads */
+    REST_LOADS = 2 * A_LOADS + PARTS * B_LOADS - LATE_LOADS, /* of the first one */
 };
 static_assert(row::threads == 128 || row::threads == 256 || row::threads == 512, "2, 4, or 8 waves");
 static_assert(HALF_ROWS == 16 || HALF_ROWS == 32 || HALF_ROWS == 64, "a wave's rows: a block, or pairs");
@@ -122,7 +127,7 @@ struct line_chunks {
 /* Products of a wave. */
 template <bool Swapped> struct wave_products : wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped, PARTS> {
     using wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped, PARTS>::sum;
-    chunk a[2][HALF_BLOCKS],
+    chunk a[2][ACROSS ? ROW_BLOCKS : HALF_BLOCKS],
         b[PARTS][2][2]; /* [half of k][block], [part of columns][half of k][block] */
 
     __attribute__((device, always_inline)) void clear()
@@ -135,23 +140,27 @@ template <bool Swapped> struct wave_products : wave_sums<row, ROW_BLOCKS, HALF_B
         }
     }
 
-    /* A phase: the rows of a half of A. The wave that multiplies goes before the one that reads. */
+    /* A phase: the rows of a half of A. ACROSS: half of the blocks, in order of their columns.
+     * Few blocks of rows take the columns in turns, so that sums next to each other differ. The
+     * wave that multiplies goes before the one that reads. */
     template <int Half> __attribute__((device, always_inline)) void multiply_half()
     {
+        enum { STEPS = 2 * MULTIPLY_PARTS };
         __builtin_amdgcn_s_setprio(1);
         MMF_UNROLL
-        for (int columns = 0; columns < PARTS; columns++) {
+        for (int at = 0; at < PARTS * STEPS; at++) {
+            const int part = HALF_BLOCKS == 1 ? at / PARTS : at % STEPS;
+            const int n = HALF_BLOCKS == 1 ? at % PARTS : at / STEPS;
+            const int columns = ACROSS ? (Half * PARTS + n) / 2 : n;
+            const int half = ACROSS ? (Half * PARTS + n) % 2 : Half;
+            const int k = part / MULTIPLY_PARTS;
             MMF_UNROLL
-            for (int part = 0; part < 2 * MULTIPLY_PARTS; part++) {
-                const int k = part / MULTIPLY_PARTS;
+            for (int i = 0; i < HALF_BLOCKS; i++) {
                 MMF_UNROLL
-                for (int i = 0; i < HALF_BLOCKS; i++) {
-                    MMF_UNROLL
-                    for (int j = 0; j < 2; j++) {
-                        block &s = sum[Half * HALF_BLOCKS + i][columns * 2 + j];
-                        s = multiply_part<row::operands>(b[columns][k][j], a[k][i], s,
-                                                         part % MULTIPLY_PARTS);
-                    }
+                for (int j = 0; j < 2; j++) {
+                    block &s = sum[half * HALF_BLOCKS + i][columns * 2 + j];
+                    s = multiply_part<row::operands>(b[columns][k][j], a[k][ACROSS ? half : i], s,
+                                                     part % MULTIPLY_PARTS);
                 }
             }
         }
