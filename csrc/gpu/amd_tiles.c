@@ -91,8 +91,7 @@ void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem
     const double loads = bytes * gpu->flight / FLIGHT_BYTES;
     /* Two phases of products of each wave, which fill the matrix cores but for what is idle. */
     const double sums = (double)kernel->tile_m * kernel->tile_n;
-    const double products =
-        2 * sums * kernel->tile_k / gpu->flops[size / 4] + 2 * waves * idle;
+    const double products = 2 * sums * kernel->tile_k / gpu->flops[size / 4] + 2 * waves * idle;
     /* Every wave reads its lines of A and of B. */
     const double rows = sums / COLUMNS;
     const double reads =

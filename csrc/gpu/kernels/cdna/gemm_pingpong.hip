@@ -46,8 +46,8 @@ struct row_chunks {
 };
 static_assert(B_ALONG_K || ROW_CHUNKS == 8 || ROW_CHUNKS == 16, "swizzle_row()");
 
-/* Loads of A or B: Loads of a thread from each of Parts parts of Half lines. to: where those of this wave go,
- * in stage 0. */
+/* Loads of A or B: Loads of a thread from each of Parts parts of Half lines. to: where those of
+ * this wave go, in stage 0. */
 template <bool AlongK, int Half, int Loads, int Parts, class Chunks> struct loads {
     half_tile<AlongK, Half> of[Parts];
     unsigned offset[Parts][Loads];
@@ -294,7 +294,9 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
     loop.b_loads.start(args, t, of_b, t.n0, t.cols, loop.lines + B_LINES, wave);
     MMF_UNROLL
     for (int stage = 0; stage < STAGES; stage++) {
-        loop.a_places[stage].start(stage * STAGE_BYTES, HALF_BLOCKS % 2 ? block_line(wave / WAVES_N) : wave / WAVES_N * HALF_ROWS);
+        loop.a_places[stage].start(stage * STAGE_BYTES, HALF_BLOCKS % 2
+                                                            ? block_line(wave / WAVES_N)
+                                                            : wave / WAVES_N * HALF_ROWS);
         loop.b_places[stage].start(stage * STAGE_BYTES + B_LINES, wave % WAVES_N * 32);
     }
     loop.run((unsigned)args.k, wave / 4);

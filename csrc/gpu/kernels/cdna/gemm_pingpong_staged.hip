@@ -9,7 +9,8 @@
  *     read A's first half, B     write A's second half       load it for the next step
  *     read A's second half       write A's first half, B     load them for the step after
  *
- * What the first phase reads is called soon here, the rest late; ACROSS, the rest is a part of B. */
+ * What the first phase reads is called soon here, the rest late; ACROSS, the rest is a part of B.
+ */
 #include "gpu/kernels/cdna/carrier.h"
 #include "gpu/kernels/cdna/pingpong.h"
 
@@ -291,7 +292,8 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
     loop.a_chunks.start(args, t, of_a, t.m0, t.rows, 0);
     loop.b_chunks.start(args, t, of_b, t.n0, t.cols, B_LINES);
     barrier(); /* the first step lies where the matrices do */
-    loop.a_places.start(0, HALF_BLOCKS % 2 ? block_line(wave / WAVES_N) : wave / WAVES_N * HALF_ROWS);
+    loop.a_places.start(0,
+                        HALF_BLOCKS % 2 ? block_line(wave / WAVES_N) : wave / WAVES_N * HALF_ROWS);
     loop.b_places.start(B_LINES, wave % WAVES_N * 32);
     loop.run((unsigned)args.k, wave / 4);
     barrier();

@@ -36,22 +36,24 @@ enum {
     WAVES_N = PART_N / 32,
     WAVES_M = row::threads / 64 / WAVES_N,
     HALF_ROWS = HALF_M / WAVES_M,
-    HALF_BLOCKS = HALF_ROWS / 16,       /* of a wave's sums in half a tile, and */
-    ROW_BLOCKS = 2 * HALF_BLOCKS,       /* in the tile */
-    LOAD_LINES = row::threads / 8,      /* that all threads load at once */
-    LOAD_BYTES = LOAD_LINES * LINE,     /* of them */
-    A_LOADS = HALF_M / LOAD_LINES, /* of a thread from half of A, and */
-    B_LOADS = PART_N / LOAD_LINES, /* from a part of B */
+    HALF_BLOCKS = HALF_ROWS / 16,   /* of a wave's sums in half a tile, and */
+    ROW_BLOCKS = 2 * HALF_BLOCKS,   /* in the tile */
+    LOAD_LINES = row::threads / 8,  /* that all threads load at once */
+    LOAD_BYTES = LOAD_LINES * LINE, /* of them */
+    A_LOADS = HALF_M / LOAD_LINES,  /* of a thread from half of A, and */
+    B_LOADS = PART_N / LOAD_LINES,  /* from a part of B */
     B_ALONG_K = row::layout == LAYOUT_NT,
-    /* With a block of rows in each half B is most of what is read, more than LDS gives in a phase on
-     * gfx942. There the first phase reads A and all of B but a part, the second one this part, and
-     * either multiplies half of the blocks. */
+    /* With a block of rows in each half B is most of what is read, more than LDS gives in a phase
+     * on gfx942. There the first phase reads A and all of B but a part, the second one this part,
+     * and either multiplies half of the blocks. */
     ACROSS = HALF_BLOCKS == 1 && B_ALONG_K && MULTIPLY_PARTS == 2,
     LATE_LOADS = ACROSS ? B_LOADS : A_LOADS, /* of a thread, of what the second phase reads */
     REST_LOADS = 2 * A_LOADS + PARTS * B_LOADS - LATE_LOADS, /* of the first one */
 };
-static_assert(row::threads == 128 || row::threads == 256 || row::threads == 512, "2, 4, or 8 waves");
-static_assert(HALF_ROWS == 16 || HALF_ROWS == 32 || HALF_ROWS == 64, "a wave's rows: a block, or pairs");
+static_assert(row::threads == 128 || row::threads == 256 || row::threads == 512,
+              "2, 4, or 8 waves");
+static_assert(HALF_ROWS == 16 || HALF_ROWS == 32 || HALF_ROWS == 64,
+              "a wave's rows: a block, or pairs");
 static_assert(A_LOADS * LOAD_LINES == HALF_M && B_LOADS * LOAD_LINES == PART_N &&
                   row::tile_k == LINE_K,
               "whole loads");
@@ -68,9 +70,10 @@ struct halves {
     }
 };
 
-/* A part of the lines of A or of B under a tile, Half ones (gated: gate or up), from the tile's first
- * line on; lines are contiguous along k (AlongK) or across it. Where lines lie beyond the matrix,
- * the last ones stand for them, so that every address is inside; their sums are not stored. */
+/* A part of the lines of A or of B under a tile, Half ones (gated: gate or up), from the tile's
+ * first line on; lines are contiguous along k (AlongK) or across it. Where lines lie beyond the
+ * matrix, the last ones stand for them, so that every address is inside; their sums are not stored.
+ */
 template <bool AlongK, int Half> struct half_tile {
     descriptor memory;
     unsigned pitch;  /* bytes from line to line; not AlongK: from k to k */
@@ -125,7 +128,8 @@ struct line_chunks {
 };
 
 /* Products of a wave. */
-template <bool Swapped> struct wave_products : wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped, PARTS> {
+template <bool Swapped>
+struct wave_products : wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped, PARTS> {
     using wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped, PARTS>::sum;
     chunk a[2][ACROSS ? ROW_BLOCKS : HALF_BLOCKS],
         b[PARTS][2][2]; /* [half of k][block], [part of columns][half of k][block] */

@@ -61,8 +61,7 @@ template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct re
         MMF_UNROLL
         for (int g = 0; g < HELD; g++) {
             Bounded memory;
-            memory.open(t.matrix(bias_of(args, g)) + t.n0 * of_bias::size,
-                        t.cols * of_bias::size);
+            memory.open(t.matrix(bias_of(args, g)) + t.n0 * of_bias::size, t.cols * of_bias::size);
             MMF_UNROLL
             for (int i = 0; i < PAIRS; i += of_bias::pairs)
                 of_bias::unpack(memory.template load<mmf_uint4>((col[g] + 2 * i) * of_bias::size),
