@@ -96,15 +96,16 @@ void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem
     const double rows = sums / COLUMNS;
     const double reads =
         (waves * SIMDS * COLUMNS + rows) * kernel->tile_k * size / gpu->read + bytes / WRITE;
-    const double step = together(products > reads ? products : reads, loads);
+    const double step = together(fmax(products, reads), loads);
     const double most = most_tiles(p, work);
-    /* Tiles of one wave on a SIMD, or of one on two SIMDs, share the unit with others, which
-     * multiply while this one does something else; the last ones, without others, read and multiply
-     * in turns. */
+    /* Tiles of one wave on a SIMD, or of two on all four, share the unit with others, which
+     * multiply while this one does something else. Of the last ones a SIMD has one wave, which
+     * reads and multiplies in turns, or two. */
     const int held = waves < 1 ? 4 : waves < 2 ? 2 : 1;
     const double rest = (double)((int64_t)most % held);
-    const double alone = together(products / (waves < 1 ? waves : 1) + rest * reads, rest * loads);
-    const double last = rest <= held / 2 ? alone : rest * step;
+    const double busy = rest <= held / 2 ? products / fmin(waves, 1) + rest * reads
+                                         : fmax(held * products, rest * reads);
+    const double last = together(busy, rest * loads);
     const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
     const double cycles = steps * ((most - rest) * step + (rest > 0 ? last : 0)) +
                           beside_steps(gpu, kernel, p) * (most + held - 1) / held;

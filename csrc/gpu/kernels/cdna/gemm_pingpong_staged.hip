@@ -14,8 +14,12 @@
 #include "gpu/kernels/cdna/carrier.h"
 #include "gpu/kernels/cdna/pingpong.h"
 
-/* The sums of a band may take more. */
-static_assert(row::lds >= B_LINES + PARTS * B_PART, "kernels.def");
+enum {
+    STEP_BYTES = B_LINES + PARTS * B_PART,
+    /* The step lies where the tile's matrices do, unless the sums of a band take more. */
+    OVER_MATRICES = row::lds < STEP_BYTES + TILE_BYTES,
+};
+static_assert(row::lds >= STEP_BYTES, "kernels.def");
 
 /* Chunks of lines along k on their way: Loads of a thread from each of Parts parts of Half lines,
  * to `at` in shared memory. The second phase reads the last Late parts, the first one the rest. */
@@ -291,12 +295,15 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
     const halves of_b = {MMF_GEMM_B, args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B};
     loop.a_chunks.start(args, t, of_a, t.m0, t.rows, 0);
     loop.b_chunks.start(args, t, of_b, t.n0, t.cols, B_LINES);
-    barrier(); /* the first step lies where the matrices do */
+    if (OVER_MATRICES)
+        barrier();
     loop.a_places.start(0,
                         HALF_BLOCKS % 2 ? block_line(wave / WAVES_N) : wave / WAVES_N * HALF_ROWS);
     loop.b_places.start(B_LINES, wave % WAVES_N * 32);
     loop.run((unsigned)args.k, wave / 4);
-    barrier();
-    find_matrices_again(read_again(args), t);
+    if (OVER_MATRICES || !loop.in_registers(args))
+        barrier();
+    if (OVER_MATRICES)
+        find_matrices_again(read_again(args), t);
     loop.finish<1>(read_again(args), t, shared, wave / WAVES_N, wave % WAVES_N);
 }
