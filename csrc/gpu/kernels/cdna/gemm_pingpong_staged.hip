@@ -295,7 +295,8 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
     const halves of_b = {MMF_GEMM_B, args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B};
     loop.a_chunks.start(args, t, of_a, t.m0, t.rows, 0);
     loop.b_chunks.start(args, t, of_b, t.n0, t.cols, B_LINES);
-    if (OVER_MATRICES)
+    /* ACROSS, what lies there is written behind the first barrier of the loop. */
+    if (OVER_MATRICES && !ACROSS)
         barrier();
     loop.a_places.start(0,
                         HALF_BLOCKS % 2 ? block_line(wave / WAVES_N) : wave / WAVES_N * HALF_ROWS);
