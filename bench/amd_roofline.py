@@ -24,14 +24,23 @@ PARTS = {
     "gfx950": ("MI355X (gfx950)", 4096 * 256 * 1.44e9, 2517e12, 8e12),
 }
 MEMORY = 4e12  # bytes a second, of the model
-COLOURS = {"16 or 32 rows": "#e08214", "128x128": "#5aae61", "256x128, 128x256": "#2166ac", "256x256": "#762a83"}
+COLOURS = {
+    "16 or 32 rows": "#e08214",
+    "64 rows": "#d6604d",
+    "128x128": "#5aae61",
+    "192 columns": "#01665e",
+    "256x128, 128x256": "#2166ac",
+    "256x256": "#762a83",
+}
 WIDTH, HEIGHT, PANEL, LEFT, TOP, BOTTOM = 800, 400, 340, 46, 92, 44  # pixels; PANEL: of one part
 INTENSITIES, RATES = (0.5, 8000.0), (0.15e12, 4e15)
 
 
 def group_of(kernel: str) -> str:
     m, n, _ = amd_origami.tile_of(kernel)
-    return "16 or 32 rows" if m <= 32 else f"{m}x{n}" if m == n else "256x128, 128x256"
+    if m <= 64:
+        return "64 rows" if m == 64 else "16 or 32 rows"
+    return "192 columns" if n == 192 else f"{m}x{n}" if m == n else "256x128, 128x256"
 
 
 def panel(number: int, arch: str, calls: list[dict[str, Any]]) -> list[str]:
@@ -53,7 +62,7 @@ def legend() -> list[str]:
     for name, colour in COLOURS.items():
         lines.append(f'<circle cx="{x + 4}" cy="52" r="4" fill="{colour}"/>')
         lines.append(words(x + 12, 56, f"tiles of {name}", size=11))
-        x += 24 + 5.6 * len(f"tiles of {name}")
+        x += 20 + 5.4 * len(f"tiles of {name}")
     return lines
 
 

@@ -142,6 +142,16 @@ def test_large_tiles_and_why_not(dev, name):
     assert len(reasons) == 1
 
 
+@pytest.mark.parametrize("columns", [192, 128])
+def test_tiles_of_three_groups_of_columns_take_no_gate(dev, columns):
+    a, b = dev.empty((256, 512), np.float16), dev.empty((384, 512), np.float16).mT
+    found = mf.explain(a, b, activation="swiglu")
+    name = f"gemm_pingpong_staged_256x{columns}x64_f16_nt"
+    (reason,) = (row.reason for row in found.candidates if row.name == name)
+    assert (reason or "").startswith("takes no gate: its waves have three groups" if columns == 192 else "")
+    assert bool(reason) == (columns == 192)
+
+
 @pytest.mark.parametrize("given", [False, True])
 def test_explain_changes_nothing_on_the_device(dev, given):
     stream, x, w = dev.stream() if given else None, dev.array(A), dev.array(B)

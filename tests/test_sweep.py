@@ -25,6 +25,7 @@ from matmul_fused.testing.cases import Case, edge_cases
 from matmul_fused.testing.devices import DeviceTransfer
 from matmul_fused.testing.inputs import make_inputs
 from matmul_fused.testing.run import NumPyTransfer, call_arguments
+from support import takes_no_gate
 
 DEVICE = os.environ["MMF_TEST_DEVICE"]
 SIMULATED = os.environ["MMF_TEST_SIMULATED"]  # the part, or ""
@@ -83,6 +84,17 @@ def takes(kernel, case):
     return True
 
 
+def dealt(cases, kernel, tiles):
+    """The cases of one of the tiles, dealt out among those that take them."""
+    mine = []
+    for gated in (False, True):
+        taking = [tile for tile in tiles if not (gated and takes_no_gate(tile))]
+        if kernel in taking:
+            some = [case for case in cases if bool(case.gate_layout) == gated]
+            mine += some[taking.index(kernel) :: len(taking)]
+    return mine
+
+
 def runs_of_the_sample(seed, full):
     """(case, row to force or None) of test_sample."""
     if SIMULATED:
@@ -93,7 +105,7 @@ def runs_of_the_sample(seed, full):
         tiles = [other for other in KERNELS if family_of(other) == family_of(kernel)]
         cases = gpu_sample(family_of(kernel), seed + zlib.crc32(DEVICE.encode()))  # other cases on other parts
         if not full:  # among the family's tiles
-            cases = cases[tiles.index(kernel) :: len(tiles)]
+            cases = dealt(cases, kernel, tiles)
         kinds = dict.fromkeys((case.dtype, case.layout) for case in cases)
         plain = [Case(16, 16, 16, dtype=dtype, layout=layout) for dtype, layout in kinds]
         rows += [(case, kernel) for case in (cases if any(takes(kernel, case) for case in plain) else plain)]

@@ -29,8 +29,8 @@ static const part parts[] = {{"gfx950", {4096, 256, 128}, 256, 1000, 1.44e9, 64,
                              {"gfx1201", {2 * 1024}, 2 * 128, 1000, 2.97e9, 32, 1}};
 
 /* Of a compute unit: bytes on their way from memory, bytes written to LDS a cycle; figures of CDNA,
- * taken for all. Waves of 4 SIMDs, each with 64 x 64 sums or more. */
-enum { FLIGHT_BYTES = 44 << 10, WRITE = 128, SIMDS = 4 };
+ * taken for all. Waves of 4 SIMDs, each with sums of 64 columns. */
+enum { FLIGHT_BYTES = 44 << 10, WRITE = 128, SIMDS = 4, COLUMNS = 64 };
 
 /* What a tile takes besides its steps: cycles of the way of its first loads; instructions of each
  * wave, and more for each result of all lanes (bench/AMD_MODEL.md). */
@@ -90,21 +90,25 @@ void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem
     const double bytes = lines * kernel->tile_k * size; /* of a step of k */
     const double loads = bytes * gpu->flight / FLIGHT_BYTES;
     /* Two phases of products of each wave, which fill the matrix cores but for what is idle. */
-    const double products =
-        2.0 * kernel->tile_m * kernel->tile_n * kernel->tile_k / gpu->flops[size / 4] +
-        2 * waves * idle;
+    const double sums = (double)kernel->tile_m * kernel->tile_n;
+    const double products = 2 * sums * kernel->tile_k / gpu->flops[size / 4] + 2 * waves * idle;
     /* Every wave reads its lines of A and of B. */
+    const double rows = sums / COLUMNS;
     const double reads =
-        waves * SIMDS * (64 + 64) * kernel->tile_k * size / gpu->read + bytes / WRITE;
-    const double step = together(products, loads);
+        (waves * SIMDS * COLUMNS + rows) * kernel->tile_k * size / gpu->read + bytes / WRITE;
+    const double step = together(fmax(products, reads), loads);
     const double most = most_tiles(p, work);
-    /* A tile of one wave on a SIMD shares the unit with another one, which multiplies half as fast
-     * while this one does something else; or it reads and multiplies in turns. */
-    const bool pairs = waves < 2, odd = pairs && (int64_t)most % 2;
+    /* Tiles of one wave on a SIMD, or of two on all four, share the unit with others, which
+     * multiply while this one does something else. Of the last ones a SIMD has one wave, which
+     * reads and multiplies in turns, or two. */
+    const int held = waves < 1 ? 4 : waves < 2 ? 2 : 1;
+    const double rest = (double)((int64_t)most % held);
+    const double busy = rest <= held / 2 ? products / fmin(waves, 1) + rest * reads
+                                         : fmax(held * products, rest * reads);
+    const double last = together(busy, rest * loads);
     const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
-    const double cycles =
-        steps * (odd ? (most - 1) * step + together(products + reads, loads) : most * step) +
-        beside_steps(gpu, kernel, p) * (pairs ? (most + 1) / 2 : most);
+    const double cycles = steps * ((most - rest) * step + (rest > 0 ? last : 0)) +
+                          beside_steps(gpu, kernel, p) * (most + held - 1) / held;
     set_cycles(gpu, cycles, work);
 }
 

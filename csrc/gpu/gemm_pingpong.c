@@ -45,6 +45,11 @@ bool mmf_amd_takes_chunks(const mmf_kernel *kernel, const mmf_problem *p, char *
                  (long long)p->k);
         return false;
     }
+    if (kernel->tile_n % 3 == 0 && mmf_problem_gated(p)) {
+        snprintf(reason, MMF_REASON_TEXT,
+                 "takes no gate: its waves have three groups of columns, gate and up are two");
+        return false;
+    }
     const bool along_k = mmf_gpu_instances[kernel->instance].layout == MMF_GPU_LAYOUT_NT;
     const bool fits = a_in_chunks(p) && b_in_chunks(p, along_k);
     if (!fits && a_in_chunks(p) && b_in_chunks(p, !along_k))

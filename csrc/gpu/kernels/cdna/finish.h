@@ -9,23 +9,31 @@
 #include "gpu/kernels/common/epilogue_registers.h"
 
 /* A wave's sums, Blocks x COLUMN_BLOCKS blocks of 16 x 16: PartBlocks blocks of rows in each of
- * Blocks / PartBlocks parts of the tile, and 32 columns in each half of it (gated: of gate and up).
+ * Blocks / PartBlocks parts of the tile, and 32 columns in each of Groups groups of its columns
+ * (gated: two, of gate and up).
  * Swapped: in lanes 16 to 31 and 48 to 63 the two blocks of 32 columns have changed places. */
-template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums {
+template <class Row, int Blocks, int PartBlocks, bool Swapped, int Groups = GROUPS>
+struct wave_sums {
     enum {
-        COLUMN_BLOCKS = 4,
+        COLUMN_BLOCKS = 2 * Groups,
         PART_ROWS = Row::tile_m / (Blocks / PartBlocks),
         WAVE_ROWS = PartBlocks * 16, /* in a part */
         WAVES_M = PART_ROWS / WAVE_ROWS,
         PITCH = Row::tile_n + 4, /* floats of a line of sums in shared memory */
         BAND = WAVES_M * 16,     /* lines of sums that the general epilogue takes at once */
         RUN = run<Row::operands>::count,
-        RUNS = 8 / RUN, /* of a lane's eight columns in either half */
-        RUN_BLOCKS = COLUMN_BLOCKS / 2 / RUNS,
+        RUNS = 8 / RUN, /* of a lane's eight columns in a group */
+        RUN_BLOCKS = 2 / RUNS,
     };
     static_assert(BAND * PITCH * 4 + TILE_BYTES <= Row::lds,
                   "a band of sums and the tile's matrices");
     block sum[Blocks][COLUMN_BLOCKS];
+
+    /* Of a wave, in a part. */
+    static __attribute__((device, always_inline)) constexpr int first_row(int wave)
+    {
+        return PartBlocks % 2 ? block_line(wave * PartBlocks) : wave * WAVE_ROWS;
+    }
 
     /* Row i of a thread's runs below its first. */
     static __attribute__((device, always_inline)) constexpr int step(int i)
@@ -69,7 +77,7 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
 
     template <int Parts>
     using runs_of_part =
-        register_epilogue<Row::operands, Blocks / Parts, GROUPS, bounded_buffer, wave_sums>;
+        register_epilogue<Row::operands, Blocks / Parts, Groups, bounded_buffer, wave_sums>;
 
     /* A loop that moves 128 sums from row to row needs too many registers. */
     static __attribute__((device, always_inline)) bool in_registers(const mmf_gemm_args &args)
@@ -116,7 +124,7 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
 
         __attribute__((device, always_inline)) int row(int line) const
         {
-            return line / 16 * WAVE_ROWS + step(index) + lane_line(line % 16);
+            return first_row(line / 16) + step(index) + lane_line(line % 16);
         }
     };
 
@@ -125,7 +133,7 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
         MMF_LOADED(alpha); /* else all products are computed before the loop */
         MMF_UNROLL
         for (int j = 0; j < COLUMN_BLOCKS; j++)
-            *(block *)(to + j / 2 * (Row::tile_n / 2) + swapped_block(j % 2) * 4) =
+            *(block *)(to + j / 2 * (Row::tile_n / Groups) + swapped_block(j % 2) * 4) =
                 sum[i][j] * alpha;
     }
 
@@ -157,7 +165,7 @@ template <class Row, int Blocks, int PartBlocks, bool Swapped> struct wave_sums 
                                                        char *shared, int wave_m, int wave_n)
     {
         const int lane = thread_id() & 63, n = wave_n * 32 + lane / 16 * 8;
-        const int m = wave_m * WAVE_ROWS + lane_line(lane & 15);
+        const int m = first_row(wave_m) + lane_line(lane & 15);
         if (!in_registers(args))
             finish_in_bands(read_again(args), t, (float *)shared, wave_m * 16 + (lane & 15), n);
         else if (args.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS)

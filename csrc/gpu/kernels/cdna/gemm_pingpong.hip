@@ -1,4 +1,4 @@
-/* Matrix cores of CDNA4 (gfx950), tiles of 128 or 256 rows and columns: A and B go straight from
+/* Matrix cores of CDNA4 (gfx950), tiles of 64 to 256 rows and columns: A and B go straight from
  * memory to LDS, 16 bytes a lane, while products are summed. float16 and bfloat16, float sums; all
  * lines are whole chunks of 16 bytes. pingpong.h has the schedule. Path of a call: chosen where
  * it is modelled as fastest; launched by gpu/launch_plan.c.
@@ -11,13 +11,14 @@
 #include "gpu/kernels/cdna/pingpong.h"
 
 enum {
-    STAGE_BYTES = B_LINES + 2 * B_HALF,
+    STAGE_BYTES = B_LINES + PARTS * B_PART,
     STAGES = 2,
-    ROW_BYTES = HALF_N * 2,      /* of a k of half of B whose lines run across k */
+    ROW_BYTES = PART_N * 2,      /* of a k of a part of B whose lines run across k */
     ROW_CHUNKS = ROW_BYTES / 16, /* in it */
     /* A thread's loads that may be under way when a phase ends: those of the last two. */
     AHEAD = A_LOADS + REST_LOADS,
 };
+static_assert(!ACROSS, "the first phase reads all of B");
 static_assert(row::lds == STAGES * STAGE_BYTES + TILE_BYTES, "kernels.def");
 
 /* A thread's chunks of rows of B, which are lines across k: of rows thread / ROW_CHUNKS of a step
@@ -43,13 +44,13 @@ struct row_chunks {
         return (int)((unsigned)thread_id() / ROW_CHUNKS) + load * ROWS;
     }
 };
-static_assert(ROW_CHUNKS == 8 || ROW_CHUNKS == 16, "swizzle_row()");
+static_assert(B_ALONG_K || ROW_CHUNKS == 8 || ROW_CHUNKS == 16, "swizzle_row()");
 
-/* Loads of A or B: Loads of a thread from each half of Half lines. to: where those of this wave go,
- * in stage 0. */
-template <bool AlongK, int Half, int Loads, class Chunks> struct loads {
-    half_tile<AlongK, Half> of[2];
-    unsigned offset[2][Loads];
+/* Loads of A or B: Loads of a thread from each of Parts parts of Half lines. to: where those of
+ * this wave go, in stage 0. */
+template <bool AlongK, int Half, int Loads, int Parts, class Chunks> struct loads {
+    half_tile<AlongK, Half> of[Parts];
+    unsigned offset[Parts][Loads];
     local to;
 
     __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
@@ -58,7 +59,7 @@ template <bool AlongK, int Half, int Loads, class Chunks> struct loads {
     {
         to = lines + wave * 1024;
         MMF_UNROLL
-        for (int h = 0; h < 2; h++) {
+        for (int h = 0; h < Parts; h++) {
             of[h].start(args, t, h, operands, first, count);
             MMF_UNROLL
             for (int i = 0; i < Loads; i++)
@@ -78,7 +79,7 @@ template <bool AlongK, int Half, int Loads, class Chunks> struct loads {
                                                  (int)offset[h][i], (int)k_at, 0, 0);
     }
 
-    /* Halves first to last, to stage 0, as far as k goes. */
+    /* Parts first to last, to stage 0, as far as k goes. */
     __attribute__((device, always_inline)) void load_cut(int first, int last, unsigned k_at,
                                                          int left) const
     {
@@ -100,7 +101,7 @@ template <bool AlongK, int Half, int Loads, class Chunks> struct loads {
             if (Chunks::k(i) < left)
                 continue;
             MMF_UNROLL
-            for (int h = 0; h < 2; h++)
+            for (int h = 0; h < Parts; h++)
                 *(MMF_LOCAL chunk *)(to + place(0, h, i) + (thread_id() & 63) * 16) = chunk(0);
         }
     }
@@ -122,10 +123,10 @@ template <bool AlongK> struct column_places {
         of.start(from, first);
     }
 
-    template <int Half, int K>
+    template <int Part, int K>
     __attribute__((device, always_inline)) chunk read(local lines, int j) const
     {
-        return of.read(lines, K, Half * HALF_N + block_line(j));
+        return of.read(lines, K, Part * PART_N + block_line(j));
     }
 };
 
@@ -149,25 +150,26 @@ template <> struct column_places<false> {
 
     /* As assembly: before the builtin the compiler waits for all loads to LDS. Whoever uses the
      * value waits for it. */
-    template <int Half, int K>
+    template <int Part, int K>
     __attribute__((device, always_inline)) chunk read(local lines, int j) const
     {
         half_chunk part[2];
         const unsigned from = (unsigned)(unsigned long long)(lines + at[j]);
         asm volatile("ds_read_b64_tr_b16 %0, %1 offset:%2"
                      : "=v"(part[0])
-                     : "v"(from), "i"(Half * B_HALF + K * 32 * ROW_BYTES));
+                     : "v"(from), "i"(Part * B_PART + K * 32 * ROW_BYTES));
         asm volatile("ds_read_b64_tr_b16 %0, %1 offset:%2"
                      : "=v"(part[1])
-                     : "v"(from), "i"(Half * B_HALF + (K * 32 + 4) * ROW_BYTES));
+                     : "v"(from), "i"(Part * B_PART + (K * 32 + 4) * ROW_BYTES));
         return __builtin_shufflevector(part[0], part[1], 0, 1, 2, 3);
     }
 };
 
 /* What a wave knows in the main loop. */
 struct main_loop : wave_products<!B_ALONG_K> {
-    loads<true, HALF_M, A_LOADS, line_chunks> a_loads;
-    loads<B_ALONG_K, HALF_N, B_LOADS, choose<B_ALONG_K, line_chunks, row_chunks>::type> b_loads;
+    loads<true, HALF_M, A_LOADS, 2, line_chunks> a_loads;
+    loads<B_ALONG_K, PART_N, B_LOADS, PARTS, choose<B_ALONG_K, line_chunks, row_chunks>::type>
+        b_loads;
     local lines;
     fragment_places<true> a_places[STAGES];
     column_places<B_ALONG_K> b_places[STAGES];
@@ -195,6 +197,10 @@ struct main_loop : wave_products<!B_ALONG_K> {
             b[0][1][j] = b_places[Stage].template read<0, 1>(lines, j);
             b[1][0][j] = b_places[Stage].template read<1, 0>(lines, j);
             b[1][1][j] = b_places[Stage].template read<1, 1>(lines, j);
+            if (PARTS > 2) {
+                b[PARTS - 1][0][j] = b_places[Stage].template read<PARTS - 1, 0>(lines, j);
+                b[PARTS - 1][1][j] = b_places[Stage].template read<PARTS - 1, 1>(lines, j);
+            }
         }
         wait_until<AHEAD, 0>();
         meet();
@@ -234,7 +240,7 @@ struct main_loop : wave_products<!B_ALONG_K> {
         a_loads.clear_cut(next.left);
         b_loads.clear_cut(next.left);
         a_loads.load_cut(0, 0, next.of_a.cut, next.left);
-        b_loads.load_cut(0, 1, next.b().cut, next.left);
+        b_loads.load_cut(0, PARTS - 1, next.b().cut, next.left);
         a_loads.load_cut(1, 1, next.of_a.cut, next.left);
     }
 
@@ -248,11 +254,15 @@ struct main_loop : wave_products<!B_ALONG_K> {
             a_loads.load_all(0, 0, next.of_a.cut);
             b_loads.load_all(0, 0, next.b().cut);
             b_loads.load_all(0, 1, next.b().cut);
+            if (PARTS > 2)
+                b_loads.load_all(0, PARTS - 1, next.b().cut);
             a_loads.load_all(0, 1, next.of_a.cut);
         }
         a_loads.load_all(1, 0, 0);
         b_loads.load_all(1, 0, 0);
         b_loads.load_all(1, 1, 0);
+        if (PARTS > 2)
+            b_loads.load_all(1, PARTS - 1, 0);
         this->clear();
         wait_until<AHEAD, 0>();
         meet();
@@ -284,7 +294,9 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
     loop.b_loads.start(args, t, of_b, t.n0, t.cols, loop.lines + B_LINES, wave);
     MMF_UNROLL
     for (int stage = 0; stage < STAGES; stage++) {
-        loop.a_places[stage].start(stage * STAGE_BYTES, wave / WAVES_N * HALF_ROWS);
+        loop.a_places[stage].start(stage * STAGE_BYTES, HALF_BLOCKS % 2
+                                                            ? block_line(wave / WAVES_N)
+                                                            : wave / WAVES_N * HALF_ROWS);
         loop.b_places[stage].start(stage * STAGE_BYTES + B_LINES, wave % WAVES_N * 32);
     }
     loop.run((unsigned)args.k, wave / 4);

@@ -1,4 +1,4 @@
-/* Matrix cores of CDNA3 (gfx942), tiles of 128 or 256 rows and columns: A and B go through
+/* Matrix cores of CDNA3 (gfx942), tiles of 64 to 256 rows and columns: A and B go through
  * registers to LDS while products are summed. float16 and bfloat16, float sums; all lines are whole
  * chunks of 16 bytes. pingpong.h has the schedule. Path of a call: chosen where it is modelled as
  * fastest; launched by gpu/launch_plan.c.
@@ -7,18 +7,27 @@
  * same for the step after it:
  *
  *     read A's first half, B     write A's second half       load it for the next step
- *     read A's second half       write A's first half, B     load them for the step after */
+ *     read A's second half       write A's first half, B     load them for the step after
+ *
+ * What the first phase reads is called soon here, the rest late; ACROSS, the rest is a part of B.
+ */
 #include "gpu/kernels/cdna/carrier.h"
 #include "gpu/kernels/cdna/pingpong.h"
 
-static_assert(row::lds == B_LINES + 2 * B_HALF, "kernels.def");
+enum {
+    STEP_BYTES = B_LINES + PARTS * B_PART,
+    /* The step lies where the tile's matrices do, unless the sums of a band take more. */
+    OVER_MATRICES = row::lds < STEP_BYTES + TILE_BYTES,
+};
+static_assert(row::lds >= STEP_BYTES, "kernels.def");
 
-/* Chunks of lines along k on their way: Loads of a thread from each half of Half lines, to `at` in
- * shared memory. */
-template <int Half, int Loads> struct staged_lines {
-    half_tile<true, Half> of[2];
-    unsigned offset[2][Loads];
-    chunk next[2][Loads];
+/* Chunks of lines along k on their way: Loads of a thread from each of Parts parts of Half lines,
+ * to `at` in shared memory. The second phase reads the last Late parts, the first one the rest. */
+template <int Half, int Loads, int Parts, int Late> struct staged_lines {
+    enum { SOON = Parts - Late };
+    half_tile<true, Half> of[Parts];
+    unsigned offset[Parts][Loads];
+    chunk next[Parts][Loads];
     unsigned at;
 
     __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
@@ -27,7 +36,7 @@ template <int Half, int Loads> struct staged_lines {
     {
         at = begin + thread_id() * 16;
         MMF_UNROLL
-        for (int h = 0; h < 2; h++) {
+        for (int h = 0; h < Parts; h++) {
             of[h].start(args, t, h, operands, first, count);
             MMF_UNROLL
             for (int i = 0; i < Loads; i++)
@@ -64,22 +73,46 @@ template <int Half, int Loads> struct staged_lines {
             *(MMF_LOCAL chunk *)(lines + (at + h * Half * LINE + i * LOAD_BYTES)) = next[h][i];
     }
 
-    __attribute__((device, always_inline)) void fetch_all(unsigned k_at)
+    __attribute__((device, always_inline)) void fetch_soon(unsigned k_at)
     {
-        fetch(0, k_at);
-        fetch(1, k_at);
+        MMF_UNROLL
+        for (int h = 0; h < SOON; h++)
+            fetch(h, k_at);
     }
 
-    __attribute__((device, always_inline)) void fetch_all_cut(unsigned k_at, int left)
+    __attribute__((device, always_inline)) void fetch_late(unsigned k_at)
     {
-        fetch_cut(0, k_at, left);
-        fetch_cut(1, k_at, left);
+        MMF_UNROLL
+        for (int h = SOON; h < Parts; h++)
+            fetch(h, k_at);
     }
 
-    __attribute__((device, always_inline)) void put_all(local lines) const
+    __attribute__((device, always_inline)) void fetch_soon_cut(unsigned k_at, int left)
     {
-        put(lines, 0);
-        put(lines, 1);
+        MMF_UNROLL
+        for (int h = 0; h < SOON; h++)
+            fetch_cut(h, k_at, left);
+    }
+
+    __attribute__((device, always_inline)) void fetch_late_cut(unsigned k_at, int left)
+    {
+        MMF_UNROLL
+        for (int h = SOON; h < Parts; h++)
+            fetch_cut(h, k_at, left);
+    }
+
+    __attribute__((device, always_inline)) void put_soon(local lines) const
+    {
+        MMF_UNROLL
+        for (int h = 0; h < SOON; h++)
+            put(lines, h);
+    }
+
+    __attribute__((device, always_inline)) void put_late(local lines) const
+    {
+        MMF_UNROLL
+        for (int h = SOON; h < Parts; h++)
+            put(lines, h);
     }
 };
 
@@ -87,7 +120,7 @@ template <int Half, int Loads> struct staged_lines {
  * addresses that are always inside. */
 struct staged_rows {
     static_assert(B_ALONG_K || transposer::LOADS == 2 * B_LOADS, "four k of eight lines a thread");
-    half_tile<false, HALF_N> of;
+    half_tile<false, PART_N> of;
     unsigned offset[transposer::LOADS], begin;
     transposer chunks;
 
@@ -97,7 +130,7 @@ struct staged_rows {
     {
         of.start(args, t, transposer::half(), operands, first, count);
         begin = from;
-        chunks.start(HALF_N);
+        chunks.start(PART_N);
         MMF_UNROLL
         for (int i = 0; i < transposer::LOADS; i++)
             offset[i] = of.offset((int)transposer::first_line(), (int)transposer::first_k() + i);
@@ -108,14 +141,14 @@ struct staged_rows {
         return of.step();
     }
 
-    __attribute__((device, always_inline)) void fetch_all(unsigned k_at)
+    __attribute__((device, always_inline)) void fetch_soon(unsigned k_at)
     {
         MMF_UNROLL
         for (int i = 0; i < transposer::LOADS; i++)
             chunks.next[i] = load_chunk<true>(of.memory, offset[i], k_at);
     }
 
-    __attribute__((device, always_inline)) void fetch_all_cut(unsigned k_at, int left)
+    __attribute__((device, always_inline)) void fetch_soon_cut(unsigned k_at, int left)
     {
         MMF_UNROLL
         for (int i = 0; i < transposer::LOADS; i++) {
@@ -124,16 +157,28 @@ struct staged_rows {
         }
     }
 
-    __attribute__((device, always_inline)) void put_all(local lines) const
+    __attribute__((device, always_inline)) void put_soon(local lines) const
     {
         chunks.put(lines + begin);
+    }
+
+    __attribute__((device, always_inline)) void fetch_late(unsigned)
+    {
+    }
+
+    __attribute__((device, always_inline)) void fetch_late_cut(unsigned, int)
+    {
+    }
+
+    __attribute__((device, always_inline)) void put_late(local) const
+    {
     }
 };
 
 /* What a wave knows in the main loop. */
 struct main_loop : wave_products<false> {
-    staged_lines<HALF_M, A_LOADS> a_chunks;
-    choose<B_ALONG_K, staged_lines<HALF_N, B_LOADS>, staged_rows>::type b_chunks;
+    staged_lines<HALF_M, A_LOADS, 2, !ACROSS> a_chunks;
+    choose<B_ALONG_K, staged_lines<PART_N, B_LOADS, PARTS, ACROSS>, staged_rows>::type b_chunks;
     local lines;
     fragment_places<true> a_places;
     fragment_places<B_ALONG_K> b_places;
@@ -143,65 +188,92 @@ struct main_loop : wave_products<false> {
         MMF_UNROLL
         for (int i = 0; i < 2 * HALF_BLOCKS; i++) {
             const int k = i / HALF_BLOCKS, n = i % HALF_BLOCKS;
-            a[k][n] = a_places.read(lines, k, h * HALF_M + block_line(n));
+            a[k][ACROSS ? h : n] = a_places.read(lines, k, h * HALF_M + block_line(n));
         }
     }
 
-    __attribute__((device, always_inline)) void read_b()
+    /* Parts first to last - 1. */
+    __attribute__((device, always_inline)) void read_b(int first, int last)
     {
         MMF_UNROLL
-        for (int i = 0; i < 8; i++)
+        for (int i = first * 4; i < last * 4; i++)
             b[i / 4][i / 2 % 2][i % 2] =
-                b_places.read(lines, i / 2 % 2, i / 4 * HALF_N + block_line(i % 2));
+                b_places.read(lines, i / 2 % 2, i / 4 * PART_N + block_line(i % 2));
     }
 
-    /* Memory holds A's first half, B on. */
-    __attribute__((device, always_inline)) void put_rest()
+    __attribute__((device, always_inline)) void read_soon()
     {
-        a_chunks.put(lines, 0);
-        b_chunks.put_all(lines);
+        read_a(0);
+        if (ACROSS)
+            read_a(1);
+        read_b(0, PARTS - ACROSS);
     }
 
-    __attribute__((device, always_inline)) void fetch_rest(const step_offsets &next)
+    __attribute__((device, always_inline)) void read_late()
     {
-        a_chunks.fetch(0, next.of_a.at);
-        b_chunks.fetch_all(next.b().at);
+        if (!ACROSS)
+            read_a(1);
+        read_b(PARTS - ACROSS, PARTS);
+    }
+
+    __attribute__((device, always_inline)) void put_soon()
+    {
+        a_chunks.put_soon(lines);
+        b_chunks.put_soon(lines);
+    }
+
+    __attribute__((device, always_inline)) void put_late()
+    {
+        a_chunks.put_late(lines);
+        b_chunks.put_late(lines);
+    }
+
+    __attribute__((device, always_inline)) void fetch_soon(const step_offsets &next)
+    {
+        a_chunks.fetch_soon(next.of_a.at);
+        b_chunks.fetch_soon(next.b().at);
+    }
+
+    __attribute__((device, always_inline)) void fetch_late(const step_offsets &next)
+    {
+        a_chunks.fetch_late(next.of_a.at);
+        b_chunks.fetch_late(next.b().at);
     }
 
     __attribute__((device, always_inline)) void run(unsigned k_end, bool late)
     {
         step_offsets next;
         next.start(k_end, a_chunks.step(), b_chunks.step());
-        a_chunks.fetch_cut(0, next.of_a.cut, next.left);
-        b_chunks.fetch_all_cut(next.b().cut, next.left);
-        a_chunks.fetch_cut(1, next.of_a.cut, next.left);
+        a_chunks.fetch_soon_cut(next.of_a.cut, next.left);
+        b_chunks.fetch_soon_cut(next.b().cut, next.left);
+        a_chunks.fetch_late_cut(next.of_a.cut, next.left);
+        b_chunks.fetch_late_cut(next.b().cut, next.left);
         keep_order();
         this->clear();
-        wait_until<A_LOADS, ANY_SHARED>();
-        put_rest();
+        wait_until<LATE_LOADS, ANY_SHARED>();
+        put_soon();
         keep_order();
-        fetch_rest(next);
+        fetch_soon(next);
         wait_until<ANY_MEMORY, 0>();
         meet();
         if (TURNS && late)
             meet();
         MMF_ROLLED
         for (unsigned left = next.steps; left; left--) {
-            read_a(0);
-            read_b();
+            read_soon();
             keep_order();
             wait_until<REST_LOADS, ANY_SHARED>();
-            a_chunks.put(lines, 1);
-            a_chunks.fetch(1, next.of_a.at);
+            put_late();
+            fetch_late(next);
             wait_until<ANY_MEMORY, 0>();
             meet();
             this->template multiply_half<0>();
             next.advance();
-            read_a(1);
+            read_late();
             keep_order();
-            wait_until<A_LOADS, ANY_SHARED>();
-            put_rest();
-            fetch_rest(next);
+            wait_until<LATE_LOADS, ANY_SHARED>();
+            put_soon();
+            fetch_soon(next);
             wait_until<ANY_MEMORY, 0>();
             meet();
             this->template multiply_half<1>();
@@ -223,11 +295,16 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
     const halves of_b = {MMF_GEMM_B, args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B};
     loop.a_chunks.start(args, t, of_a, t.m0, t.rows, 0);
     loop.b_chunks.start(args, t, of_b, t.n0, t.cols, B_LINES);
-    barrier(); /* the first step lies where the matrices do */
-    loop.a_places.start(0, wave / WAVES_N * HALF_ROWS);
+    /* ACROSS, what lies there is written behind the first barrier of the loop. */
+    if (OVER_MATRICES && !ACROSS)
+        barrier();
+    loop.a_places.start(0,
+                        HALF_BLOCKS % 2 ? block_line(wave / WAVES_N) : wave / WAVES_N * HALF_ROWS);
     loop.b_places.start(B_LINES, wave % WAVES_N * 32);
     loop.run((unsigned)args.k, wave / 4);
-    barrier();
-    find_matrices_again(read_again(args), t);
+    if (OVER_MATRICES || !loop.in_registers(args))
+        barrier();
+    if (OVER_MATRICES)
+        find_matrices_again(read_again(args), t);
     loop.finish<1>(read_again(args), t, shared, wave / WAVES_N, wave % WAVES_N);
 }

@@ -2,8 +2,9 @@
  * fragments and products, and the frame of a phase. Path of a call: the main loops of gemm_pingpong
  * and gemm_pingpong_staged.
  *
- * A wave has HALF_ROWS rows in each half of the tile's rows (64 of a tile of 256 x 256, else 32)
- * and 32 columns in each half of its columns (gated: of gate and up). A step of k is four phases:
+ * A wave has HALF_ROWS rows in each half of the tile's rows (64 of a tile of 256 x 256, 16 of one
+ * of 64 rows, else 32) and 32 columns in each part of its columns: two (gated: of gate and up), or
+ * three of 192 columns. A step of k is four phases:
  *
  *     read the first half of A, and B        barrier
  *     multiply                               barrier
@@ -12,7 +13,8 @@
  *
  * Two waves share a SIMD, of which one multiplies while the other one reads and loads. Of 8 waves
  * (TURNS) those from 4 on therefore run one phase behind the others. 4 waves are half of what a
- * compute unit holds: the other one is of another workgroup, and no barrier follows a product.
+ * compute unit holds, 2 a quarter: the others are of other workgroups, and no barrier follows a
+ * product.
  *
  * The last step of k comes first: it alone may be cut, and needs masks. After the last step the one
  * before is loaded once more, rather than branch. */
@@ -24,30 +26,39 @@
 typedef this_row row;
 
 enum {
-    HALF_M = row::tile_m / 2, /* lines of half a tile: of A, and */
-    HALF_N = row::tile_n / 2, /* of B */
-    A_HALF = HALF_M * LINE,   /* bytes in shared memory: both halves of A, then those of B */
-    B_HALF = HALF_N * LINE,
+    PARTS = row::tile_n % 192 ? GROUPS : 3, /* of B */
+    HALF_M = row::tile_m / 2,               /* lines of A in half a tile, and */
+    PART_N = row::tile_n / PARTS,           /* of B in a part */
+    A_HALF = HALF_M * LINE, /* bytes in shared memory: both halves of A, then the parts of B */
+    B_PART = PART_N * LINE,
     B_LINES = 2 * A_HALF,
     TURNS = row::threads == 512,
-    WAVES_N = HALF_N / 32,
+    WAVES_N = PART_N / 32,
     WAVES_M = row::threads / 64 / WAVES_N,
     HALF_ROWS = HALF_M / WAVES_M,
-    HALF_BLOCKS = HALF_ROWS / 16,       /* of a wave's sums in half a tile, and */
-    ROW_BLOCKS = 2 * HALF_BLOCKS,       /* in the tile */
-    LOAD_LINES = row::threads / 8,      /* that all threads load at once */
-    LOAD_BYTES = LOAD_LINES * LINE,     /* of them */
-    A_LOADS = HALF_M / LOAD_LINES,      /* of a thread from half a tile: of A, and */
-    B_LOADS = HALF_N / LOAD_LINES,      /* of B */
-    REST_LOADS = A_LOADS + 2 * B_LOADS, /* all but those of A's second half */
+    HALF_BLOCKS = HALF_ROWS / 16,   /* of a wave's sums in half a tile, and */
+    ROW_BLOCKS = 2 * HALF_BLOCKS,   /* in the tile */
+    LOAD_LINES = row::threads / 8,  /* that all threads load at once */
+    LOAD_BYTES = LOAD_LINES * LINE, /* of them */
+    A_LOADS = HALF_M / LOAD_LINES,  /* of a thread from half of A, and */
+    B_LOADS = PART_N / LOAD_LINES,  /* from a part of B */
     B_ALONG_K = row::layout == LAYOUT_NT,
+    /* With a block of rows in each half B is most of what is read, more than LDS gives in a phase
+     * on gfx942. There the first phase reads A and all of B but a part, the second one this part,
+     * and either multiplies half of the blocks. */
+    ACROSS = HALF_BLOCKS == 1 && B_ALONG_K && MULTIPLY_PARTS == 2,
+    LATE_LOADS = ACROSS ? B_LOADS : A_LOADS, /* of a thread, of what the second phase reads */
+    REST_LOADS = 2 * A_LOADS + PARTS * B_LOADS - LATE_LOADS, /* of the first one */
 };
-static_assert(row::threads == 256 || row::threads == 512, "4 waves, or 8");
-static_assert(HALF_ROWS == 32 || HALF_ROWS == 64, "a wave's rows: pairs of blocks");
-static_assert(A_LOADS * LOAD_LINES == HALF_M && B_LOADS * LOAD_LINES == HALF_N &&
+static_assert(row::threads == 128 || row::threads == 256 || row::threads == 512,
+              "2, 4, or 8 waves");
+static_assert(HALF_ROWS == 16 || HALF_ROWS == 32 || HALF_ROWS == 64,
+              "a wave's rows: a block, or pairs");
+static_assert(A_LOADS * LOAD_LINES == HALF_M && B_LOADS * LOAD_LINES == PART_N &&
                   row::tile_k == LINE_K,
               "whole loads");
-static_assert(row::layout == LAYOUT_NT || row::layout == LAYOUT_NN, "lines of A are along k");
+static_assert(row::layout == LAYOUT_NT || (row::layout == LAYOUT_NN && PARTS == 2),
+              "lines of A are along k");
 
 /* Where the halves of A or of B lie: two operands only of a gate. */
 struct halves {
@@ -59,15 +70,16 @@ struct halves {
     }
 };
 
-/* Half of the lines of A or of B under a tile, Half ones (gated: gate or up), from the tile's first
- * line on; lines are contiguous along k (AlongK) or across it. Where lines lie beyond the matrix,
- * the last ones stand for them, so that every address is inside; their sums are not stored. */
+/* A part of the lines of A or of B under a tile, Half ones (gated: gate or up), from the tile's
+ * first line on; lines are contiguous along k (AlongK) or across it. Where lines lie beyond the
+ * matrix, the last ones stand for them, so that every address is inside; their sums are not stored.
+ */
 template <bool AlongK, int Half> struct half_tile {
     descriptor memory;
     unsigned pitch;  /* bytes from line to line; not AlongK: from k to k */
-    int first, most; /* the half's first line, and the last at which a chunk may begin */
+    int first, most; /* the part's first line, and the last at which a chunk may begin */
 
-    /* h: which half. begin, count: lines of the tile. */
+    /* h: which part. begin, count: lines of the tile. */
     __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
                                                       int h, const halves &operands,
                                                       long long begin, int count)
@@ -87,7 +99,7 @@ template <bool AlongK, int Half> struct half_tile {
             (int)(last * pitch + (AlongK ? k : (unsigned)count) * 2), RAW_BUFFER);
     }
 
-    /* Bytes from the tile's first line to a chunk of line `at` of the half. */
+    /* Bytes from the tile's first line to a chunk of line `at` of the part. */
     __attribute__((device, always_inline)) unsigned offset(int at, int k) const
     {
         const int there = first + at, line = there < most ? there : most;
@@ -116,38 +128,43 @@ struct line_chunks {
 };
 
 /* Products of a wave. */
-template <bool Swapped> struct wave_products : wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped> {
-    using wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped>::sum;
-    chunk a[2][HALF_BLOCKS],
-        b[2][2][2]; /* [half of k][block], [half of columns][half of k][block] */
+template <bool Swapped>
+struct wave_products : wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped, PARTS> {
+    using wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped, PARTS>::sum;
+    chunk a[2][ACROSS ? ROW_BLOCKS : HALF_BLOCKS],
+        b[PARTS][2][2]; /* [half of k][block], [part of columns][half of k][block] */
 
     __attribute__((device, always_inline)) void clear()
     {
         MMF_UNROLL
         for (int i = 0; i < ROW_BLOCKS; i++) {
             MMF_UNROLL
-            for (int j = 0; j < 4; j++)
+            for (int j = 0; j < 2 * PARTS; j++)
                 sum[i][j] = zeros();
         }
     }
 
-    /* A phase: the rows of a half of A. The wave that multiplies goes before the one that reads. */
+    /* A phase: the rows of a half of A. ACROSS: half of the blocks, in order of their columns.
+     * Few blocks of rows take the columns in turns, so that sums next to each other differ. The
+     * wave that multiplies goes before the one that reads. */
     template <int Half> __attribute__((device, always_inline)) void multiply_half()
     {
+        enum { STEPS = 2 * MULTIPLY_PARTS };
         __builtin_amdgcn_s_setprio(1);
         MMF_UNROLL
-        for (int columns = 0; columns < 2; columns++) {
+        for (int at = 0; at < PARTS * STEPS; at++) {
+            const int part = HALF_BLOCKS == 1 ? at / PARTS : at % STEPS;
+            const int n = HALF_BLOCKS == 1 ? at % PARTS : at / STEPS;
+            const int columns = ACROSS ? (Half * PARTS + n) / 2 : n;
+            const int half = ACROSS ? (Half * PARTS + n) % 2 : Half;
+            const int k = part / MULTIPLY_PARTS;
             MMF_UNROLL
-            for (int part = 0; part < 2 * MULTIPLY_PARTS; part++) {
-                const int k = part / MULTIPLY_PARTS;
+            for (int i = 0; i < HALF_BLOCKS; i++) {
                 MMF_UNROLL
-                for (int i = 0; i < HALF_BLOCKS; i++) {
-                    MMF_UNROLL
-                    for (int j = 0; j < 2; j++) {
-                        block &s = sum[Half * HALF_BLOCKS + i][columns * 2 + j];
-                        s = multiply_part<row::operands>(b[columns][k][j], a[k][i], s,
-                                                         part % MULTIPLY_PARTS);
-                    }
+                for (int j = 0; j < 2; j++) {
+                    block &s = sum[half * HALF_BLOCKS + i][columns * 2 + j];
+                    s = multiply_part<row::operands>(b[columns][k][j], a[k][ACROSS ? half : i], s,
+                                                     part % MULTIPLY_PARTS);
                 }
             }
         }

@@ -12,10 +12,10 @@
 
 enum { GROUPS = 2 }; /* of columns, half a tile apart; gated: gate and up */
 
-/* Where a thread's runs lie in an operand of Dtype: both groups in its first row. */
-template <int Dtype, class Bounded> struct rows_of {
+/* Where a thread's runs lie in an operand of Dtype: those of all groups in its first row. */
+template <int Dtype, class Bounded, int Groups> struct rows_of {
     Bounded memory;
-    unsigned pitch, at[GROUPS];
+    unsigned pitch, at[Groups];
 
     __attribute__((device, always_inline)) void find(const mmf_gemm_args &args, int operand,
                                                      const tile &t, int row, const int *col)
@@ -26,36 +26,42 @@ template <int Dtype, class Bounded> struct rows_of {
         memory.open(t.matrix(operand) + t.m0 * line + t.n0 * size,
                     (long long)(t.rows - 1) * pitch + t.cols * size);
         MMF_UNROLL
-        for (int g = 0; g < GROUPS; g++)
+        for (int g = 0; g < Groups; g++)
             at[g] = col[g] < t.cols ? row * pitch + col[g] * size : NOWHERE;
     }
 };
 
 /* What a thread finishes at once: runs in Rows rows, of which row i lies Place::step(i) below the
- * first one, in the same columns of Groups groups; gated: of gate and up. The sums of a run are in
+ * first one, in the same columns of Groups groups; gated: of gate and up, which a tile of three
+ * groups does not take. The sums of a run are in
  * such an order that Place::in_order() of its 16 bytes is that of memory, and back. */
 template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct register_epilogue {
     /* A bias per row changes the sums in place: where branches with and without it meet, all of
      * them would be copied. */
     enum { TAKES_ROW_BIAS = Rows == 1 };
     typedef run<Dtype> form;
-    typedef rows_of<Dtype, Bounded> place;
-    enum { PAIRS = form::pairs };
-    mmf_float2 z[GROUPS][Rows][PAIRS]; /* the sums, set before finish() */
-    mmf_float2 bias[GROUPS][PAIRS];
+    enum { PAIRS = form::pairs, HELD = Groups > GROUPS ? Groups : GROUPS };
+    typedef rows_of<Dtype, Bounded, HELD> place;
+    mmf_float2 z[HELD][Rows][PAIRS]; /* the sums, set before finish() */
+    mmf_float2 bias[HELD][PAIRS];
     float alpha;
-    int row, col[GROUPS];
+    int row, col[HELD];
     place out, c;
+
+    /* Of a group. */
+    static __attribute__((device, always_inline)) int bias_of(const mmf_gemm_args &args, int g)
+    {
+        return MMF_GEMM_BIAS + (HELD == GROUPS && args.gated ? g : 0);
+    }
 
     template <int Bias>
     __attribute__((device, always_inline)) void load_bias(const mmf_gemm_args &args, const tile &t)
     {
         typedef run<Bias> of_bias;
         MMF_UNROLL
-        for (int g = 0; g < GROUPS; g++) {
+        for (int g = 0; g < HELD; g++) {
             Bounded memory;
-            memory.open(t.matrix(MMF_GEMM_BIAS + (args.gated ? g : 0)) + t.n0 * of_bias::size,
-                        t.cols * of_bias::size);
+            memory.open(t.matrix(bias_of(args, g)) + t.n0 * of_bias::size, t.cols * of_bias::size);
             MMF_UNROLL
             for (int i = 0; i < PAIRS; i += of_bias::pairs)
                 of_bias::unpack(memory.template load<mmf_uint4>((col[g] + 2 * i) * of_bias::size),
@@ -75,6 +81,11 @@ template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct re
             asm volatile(""
                          : "+v"(a[0]), "+v"(a[1]), "+v"(a[2 % PAIRS]), "+v"(a[3 % PAIRS]),
                            "+v"(b[0]), "+v"(b[1]), "+v"(b[2 % PAIRS]), "+v"(b[3 % PAIRS]));
+        mmf_float2 *const last = bias[HELD - 1];
+        if (HELD > GROUPS)
+            asm volatile(""
+                         : "+v"(last[0]), "+v"(last[1]), "+v"(last[2 % PAIRS]),
+                           "+v"(last[3 % PAIRS]));
 #endif
     }
 
@@ -82,7 +93,7 @@ template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct re
     __attribute__((device, always_inline)) void clear_bias()
     {
         MMF_UNROLL
-        for (int g = 0; g < GROUPS; g++) {
+        for (int g = 0; g < HELD; g++) {
             MMF_UNROLL
             for (int p = 0; p < PAIRS; p++)
                 bias[g][p] = -0.f;
@@ -112,7 +123,9 @@ template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct re
     {
         row = first_row;
         col[0] = first_col;
-        col[1] = args.gated || Groups == 1 ? first_col : first_col + t.columns / 2;
+        MMF_UNROLL
+        for (int g = 1; g < HELD; g++)
+            col[g] = args.gated || Groups == 1 ? first_col : first_col + g * (t.columns / HELD);
         /* No products: alpha does not count, infinite or not. */
         alpha = args.k > 0 ? (float)args.alpha : 1;
         if (args.dtype[MMF_GEMM_BIAS] == MMF_GEMM_ABSENT || args.epilogue != MMF_EPILOGUE_REGISTERS)
@@ -135,8 +148,8 @@ template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct re
         typedef element<Bias> of_bias;
         typedef typename of_bias::type type;
         MMF_UNROLL
-        for (int g = 0; g < GROUPS; g++) {
-            const int operand = MMF_GEMM_BIAS + (args.gated ? g : 0);
+        for (int g = 0; g < HELD; g++) {
+            const int operand = bias_of(args, g);
             const long long line = args.strides[operand].row * (int)sizeof(type);
             Bounded memory;
             memory.open(t.matrix(operand) + t.m0 * line, (t.rows - 1) * line + sizeof(type));
@@ -231,7 +244,8 @@ template <int Dtype, int Rows, int Groups, class Bounded, class Place> struct re
         switch (args.activation) {
 #define MMF_HOT(id)                                                                                \
     case ACT_##id:                                                                                 \
-        finish_as<ACT_##id, false>(args, factor, below);                                           \
+        if (HELD == GROUPS || !activation<ACT_##id>::gated)                                        \
+            finish_as<ACT_##id, false>(args, factor, below);                                       \
         break;
 #include "problem/activations.def"
         }
