@@ -25,9 +25,9 @@ enum {
     HALF_N = row::tile_n / 2, /* columns of B that are loaded at once; gated: of a stream */
     HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
     TAKES_GATES = row::tile_n != 192, /* gemm_wgmma_pingpong has none */
-    BOX_BYTES = 64 * MMF_WGMMA_LINE, /* 64 rows */
-    SUMS = FLAT / 2,                 /* of a thread */
-    PITCH = row::tile_n + 4,         /* floats of a line of sums */
+    BOX_BYTES = 64 * MMF_WGMMA_LINE,  /* 64 rows */
+    SUMS = FLAT / 2,                  /* of a thread */
+    PITCH = row::tile_n + 4,          /* floats of a line of sums */
     A_ALONG_K = row::layout == LAYOUT_NN || row::layout == LAYOUT_NT,
     B_ALONG_K = row::layout == LAYOUT_NT || row::layout == LAYOUT_TT,
     TALL_ALONG_K = SWAPPED ? B_ALONG_K : A_ALONG_K,
@@ -151,7 +151,7 @@ MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map,
 MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
 {
     turns turn;
-    r.parity = 1;                                           /* all stages are empty */
+    r.parity = 1; /* all stages are empty */
     const bool gated = TAKES_GATES && args.gemm.gated;
     MMF_ROLLED
     for (int i = 0;; i++) {
