@@ -18,7 +18,6 @@ from torch import fx
 from matmul_fused import _core
 
 from . import functional
-from .activations import Activation
 from .choice import Choice
 from .match import Matcher, Site
 from .modules import Packed, eager
@@ -108,7 +107,7 @@ def _rows(layer: Any) -> Any:
 
 def fused_layers(x: Any, layer: Any, up: Any, name: str, parameters: tuple[float, ...], layout: str | None) -> Any:
     """The activation of one or two layers; packed weights are kept by the first of them."""
-    activation = Activation(name, tuple(parameters), layout)
+    activation = (name, *parameters) if parameters else name  # torch 2.10 traces no property
     layers = [layer] if up is None else [layer, up]
     weights = [_rows(part) for part in layers]
     biases = [part.bias for part in layers]
@@ -117,13 +116,13 @@ def fused_layers(x: Any, layer: Any, up: Any, name: str, parameters: tuple[float
         packed = vars(layer)[_PACKED].get(x, *weights, gate_layout=layout)
     if packed is None:
         weight, bias = (weights[0], biases[0]) if up is None else (tuple(weights), tuple(biases))
-        if up is not None and biases == [None, None]:
+        if all(part is None for part in biases):
             bias = None
-        return functional.linear(x, weight, bias, activation.spec, gate_layout=layout)
+        return functional.linear(x, weight, bias, activation, gate_layout=layout)
     bias = biases[0] if up is None else None
-    if up is not None and biases != [None, None]:
+    if up is not None and any(part is not None for part in biases):
         bias = tuple(0.0 if part is None else part for part in biases)
-    return _core.matmul_fused(x, packed, bias, activation.spec, gate_layout=layout)
+    return _core.matmul_fused(x, packed, bias, activation, gate_layout=layout)
 
 
 def has_hooks(module: Any) -> bool:
