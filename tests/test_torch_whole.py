@@ -50,6 +50,9 @@ class Block(nn.Module):
         torch.manual_seed(0)
         self.up, self.drop, self.norm = nn.Linear(8, 12), nn.Dropout(0.5), nn.BatchNorm1d(12)
         self.register_buffer("count", torch.zeros(3))
+        for name, start in (("on", [1]), ("low", [-1.0]), ("high", [1.0]), ("scale", [1.0])):
+            self.register_buffer(name, torch.tensor(start))
+        self.register_buffer("zero", torch.zeros(1, dtype=torch.int32))
         self.extra = extra
 
     def forward(self, x):
@@ -105,6 +108,31 @@ def test_a_graph_is_measured_once(races):
     assert not report()[-1].fused
 
 
+def test_the_faster_form_by_little_is_taken_again_from_the_store(races):
+    races.times = (0.00099, 0.001)
+    for again in (False, True):
+        torch._dynamo.reset()
+        if again:
+            measure.forget()
+        with torch.no_grad():
+            compiled(Block().eval())(x_of())
+        assert report()[0].fused
+    assert len(races.pairs) == 1
+
+
+def test_a_graph_that_cannot_run_keeps_its_sites(monkeypatch):
+    def race(ours, theirs, *more):
+        if more[-1] == GRAPH:
+            raise torch.OutOfMemoryError("no room for both")
+        return 0.001, 0.002
+
+    monkeypatch.setattr(measure, "_race", race)
+    with torch.no_grad():
+        x, module = x_of(), Block().eval()
+        assert torch.allclose(compiled(module)(x), module(x), atol=1e-5)
+    assert report()[0].fused
+
+
 def test_whole_can_be_turned_off(races):
     with torch.no_grad():
         compiled(Block().eval(), whole=False)(x_of())
@@ -119,6 +147,10 @@ WRITES = {
     "out": lambda self, x, y: (torch.add(x, 1, out=x), y)[1],
     "running statistics": lambda self, x, y: F.batch_norm(
         y, self.norm.running_mean, self.norm.running_var, None, None, True
+    ),
+    "a list": lambda self, x, y: (torch._foreach_add_([self.count], 1.0), y)[1],
+    "an observer": lambda self, x, y: torch.fused_moving_avg_obs_fake_quant(
+        y, self.on, self.on, self.low, self.high, self.scale, self.zero, 0.01, 0, 255, 0
     ),
     "a graph within": lambda self, x, y: torch.utils.checkpoint.checkpoint(torch.exp, y, use_reentrant=False),
 }
@@ -167,6 +199,7 @@ def test_a_graph_of_other_functions_or_processes_does_not_run():
     assert whole.why_not(made, [torch.ones(2, device="meta")]) == "an input is a Tensor"
     assert whole.why_not(made, ["x"]) == "an input is a str"
     assert not whole._known(torch.ops.higher_order.cond)
+    assert not whole._known(type("Own", (torch.autograd.Function,), {}).apply)
     assert not whole._known(torch.distributed.is_available)
     assert whole._known(torch.add)
     assert whole._known(torch.ops.aten.add.Tensor)

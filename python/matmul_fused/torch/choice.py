@@ -52,6 +52,8 @@ class Forms:
     theirs: Callable[..., Any]
     whole: tuple[Form, Form] | None = None
     """Both forms of the module that has the site, where that may run to be measured."""
+    module: Any = None
+    """That module."""
 
 
 class Choice:
@@ -94,13 +96,14 @@ class Choice:
             return True
         case = _case(x, _recorded(x, *tensors))
         words = f"{sum(t is not None for t in tensors)} tensors"
+        more: Callable[[], str] = lambda: words  # noqa: E731
         if case.recorded:
             pair = [_both_ways(form, x, tensors) for form in (forms.ours, forms.theirs)]
         elif forms.whole is not None:
-            pair, words = [*forms.whole], f"{words}, in its module"
+            pair, more = [*forms.whole], lambda: f"{words}, in a module of {_parameters(forms.module)} parameters"
         else:
             pair = [forms.site, lambda: forms.theirs(x, *tensors)]
-        return self._fused(case, x, weight, lambda: words, pair)
+        return self._fused(case, x, weight, more, pair)
 
     def takes_new(self, module: Any, x: Any, weights: _Tensors, new: Form, old: Form) -> bool:
         """Does a module's new forward run for x? As takes_ours, but only without gradients and in eval mode."""
@@ -113,7 +116,7 @@ class Choice:
             return False
 
         def more() -> str:
-            return f"in {type(module).__qualname__} of {sum(part.numel() for part in module.parameters())} parameters"
+            return f"in {type(module).__qualname__} of {_parameters(module)} parameters"
 
         return self._fused(_case(x, False), x, weights[0], more, [new, old])
 
@@ -135,6 +138,10 @@ class Choice:
         if type(x) is torch.Tensor and not case.recorded and case.cast is None:
             self._last = x.shape, x.dtype, x.device, found.fused
         return found.fused
+
+
+def _parameters(module: Any) -> int:
+    return sum(part.numel() for part in module.parameters())
 
 
 def _recorded(*tensors: Any) -> bool:
@@ -202,7 +209,7 @@ def measured_gate(
         return functional.linear(x, (w, up_w), None if b is None and up_b is None else (b, up_b), activation)
 
     tensors = (parts[0].weight, parts[1].weight, parts[0].bias, parts[1].bias)
-    forms = Forms(lambda: gate_times_up(module, keeper, x, *parts, activation), ours, theirs, whole)
+    forms = Forms(lambda: gate_times_up(module, keeper, x, *parts, activation), ours, theirs, whole, module)
     if choice.takes_ours(x, tensors, forms):
         return forms.site()
     if not choice.ours_in_traces:

@@ -56,7 +56,17 @@ def site_key(
 def surroundings(device: torch.device) -> str:
     """The end of a key: what every decision on a device depends on."""
     threads = f", threads {get_num_threads()} and {torch.get_num_threads()}" if device.type == "cpu" else ""
-    return f"; torch {torch.__version__}{threads}"
+    return f"; torch {torch.__version__}{threads}{_precision(device)}"
+
+
+def _precision(device: torch.device) -> str:
+    """What torch makes of float32 products where that is not float32; ours are exact."""
+    try:
+        found = torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set by the newer names
+        backend = torch.backends.cuda.matmul if device.type == "cuda" else torch.backends.mkldnn.matmul
+        found = backend.fp32_precision
+    return "" if found in ("highest", "ieee", "none") else f", float32 {found}"
 
 
 def why_not(*tensors: torch.Tensor) -> str | None:

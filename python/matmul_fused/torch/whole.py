@@ -8,6 +8,7 @@ path of a call: none; it runs while a model is compiled.
 from __future__ import annotations
 
 import hashlib
+import logging
 import types
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,11 +21,14 @@ from . import measure, op
 from .operators import word
 
 BUDGET = 0.25  # seconds for a graph, besides its second compilation
+WORTH = 1.0  # both forms are compiled: the faster one is taken
 SAMPLE = 0.005  # seconds: threads of one library spin on for a while after a call, as they do between forwards
 
 # What writes to an operand without counting its version up.
-_UNCOUNTED = ("batch_norm", "instance_norm", "_get_data_attr")
+_UNCOUNTED = ("batch_norm", "instance_norm", "_get_data_attr", "_foreach_", "_fused_", "moving_avg_obs")
 _MODULES = ("_operator", "math", "builtins", "torch")
+
+_log = logging.getLogger("matmul_fused")
 
 Compile = Callable[[fx.GraphModule, list[Any]], Any]
 
@@ -48,6 +52,9 @@ def _known(target: Any) -> bool:
         return target.namespace in ("aten", "prims", "matmul_fused")
     if isinstance(target, torch._ops.OperatorBase | torch._ops.OpOverloadPacket):
         return False
+    owner = getattr(target, "__self__", None)
+    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):  # the user's code
+        return False
     module = getattr(target, "__module__", None)
     if module is None:
         return isinstance(target, types.BuiltinFunctionType | types.MethodDescriptorType)
@@ -63,7 +70,7 @@ def _why_not_node(node: fx.Node) -> str | None:
         return None if isinstance(_attribute(node), torch.Tensor) else "it has graphs within"
     elif node.op == "call_module" or (node.op == "call_function" and not _known(node.target)):
         return f"it calls {word(node)}"
-    elif any(name in word(node) for name in _UNCOUNTED):
+    elif isinstance(node.kwargs.get("out"), list | tuple) or any(name in word(node) for name in _UNCOUNTED):
         return f"{word(node)} may write to its inputs"
     return None
 
@@ -134,14 +141,14 @@ def _form(compiled: Any, inputs: list[Any]) -> Callable[[], object]:
 def faster(
     fused: fx.GraphModule, plain: fx.GraphModule, inputs: list[Any], device: torch.device, words: str, compiler: Compile
 ) -> tuple[measure.Decision | None, Any]:
-    """(the decision, or None where the graph may not run; the form that it names, compiled)
+    """(the decision, or None where the graph may not run, or cannot; the form that it names, compiled)
 
     words: what else the key is made of, such as the inner backend and its options.
     """
     if why_not(plain, inputs) is not None:
         return None, compiler(fused, inputs)
     key = _key([fused, plain], inputs, words, device)
-    found = measure.known(key, device)
+    found = measure.known(key, device, WORTH)
     if found is not None:
         return found, compiler(fused if found.fused else plain, inputs)
     with torch._functorch.config.patch(force_non_lazy_backward_lowering=True):
@@ -152,5 +159,9 @@ def faster(
         stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
         aliases = _aliases(inputs)
         forms = [_form(compiled, aliases) for compiled in pair]
-        found = measure.decide(key, *forms, device=device, budget=BUDGET, sample_seconds=SAMPLE, worth=1.0)
+        try:
+            found = measure.decide(key, *forms, device=device, budget=BUDGET, sample_seconds=SAMPLE, worth=WORTH)
+        except RuntimeError as error:  # no memory for both forms, a backward pass that the user may never ask for
+            _log.debug("a graph was not timed as a whole: %s", error)
+            return None, pair[0]
     return found, pair[not found.fused]
