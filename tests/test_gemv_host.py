@@ -26,7 +26,7 @@ def reasons(*operands, **arguments):
     ("m", "n", "k", "dtype", "kernel"),
     [
         (1, 16384, 256, np.float16, "gemm_gemv_1x16x512_f16_nt"),
-        (1, 72, 4096, np.float16, "gemm_gemv_1x16x2048_f16_nt"),
+        (1, 72, 4096, np.float16, "gemm_gemv_1x16x1024_f16_nt"),
         (2, 64, 1024, np.float16, "gemm_gemv_4x16x1024_f16_nt"),
         (1, 264, 1024, np.float32, "gemm_gemv_1x16x512_f32_nt"),
         (4, 264, 1024, np.float32, "gemm_gemv_4x16x512_f32_nt"),

@@ -115,5 +115,5 @@ def test_ping_pong_takes_what_leaves_it_registers():
         want = z / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (z + 0.044715 * z**3)))
         assert np.allclose(out, want, rtol=2e-3, atol=1e-2)
         for arguments in ({"activation": "swiglu"}, {"C": c, "beta": 1.0}, {"bias": column}, {"activation": "mish"}):
-            with pytest.raises(NotImplementedError, match="no gates, no C, no bias per row"):
+            with pytest.raises(NotImplementedError, match="no more than a bias per column and a common activation"):
                 mf.matmul_fused(x, y, **arguments)

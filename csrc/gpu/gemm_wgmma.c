@@ -175,8 +175,8 @@ static bool supports_pingpong(const mmf_kernel *kernel, const mmf_problem *p, ch
     if (mmf_problem_gated(p) || p->dtype[MMF_C] != MMF_ABSENT || !describe_out(p, &out) ||
         mmf_gpu_epilogue_form(p, false) != MMF_EPILOGUE_REGISTERS) {
         snprintf(reason, MMF_REASON_TEXT,
-                 "takes a bias per column and a common activation, and stores rows of whole 16 "
-                 "bytes: no gates, no C, no bias per row");
+                 "takes no more than a bias per column and a common activation (no gates, C, "
+                 "multiply, preactivation), rows of out in whole 16 bytes");
         return false;
     }
     return true;
@@ -289,6 +289,8 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
     const tile_time *t = times;
     const double units = mmf_gpu_units(p->device);
+    if (units <= 0)
+        return;
     while (t->tile_m && (t->tile_m != kernel->tile_m || t->tile_n != kernel->tile_n ||
                          t->tile_k != kernel->tile_k))
         t++;

@@ -66,7 +66,7 @@ extern const mmf_family mmf_gpu_mfma;            /* matrix cores of CDNA; float1
 extern const mmf_family mmf_gpu_mfma_f32;        /* the same, float32 */
 extern const mmf_family mmf_gpu_mfma_f64;        /* the same, float64 */
 extern const mmf_family mmf_gpu_wmma;  /* of RDNA3 and RDNA4; float16, bfloat16, whole chunks */
-extern const mmf_family mmf_gpu_wgmma; /* matrix instructions of sm_90a; float16, bfloat16 */
+extern const mmf_family mmf_gpu_wgmma; /* matrix instructions of sm_90a; float16, bfloat16, tf32 */
 extern const mmf_family mmf_gpu_wgmma_pingpong; /* the same, short K or a long epilogue */
 extern const mmf_family mmf_gpu_gemv;           /* few rows on sm_90a; float16, bfloat16, float32 */
 extern const mmf_family mmf_gpu_mma; /* of sm_80 and later; float16, bfloat16, tf32, float64 */

@@ -5,7 +5,6 @@
 #include "gpu/describe.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 /* Bytes: 64 lines and 32 k of them are below 2^31. */
 enum { MAX_STEP = 1 << 24 };
@@ -125,7 +124,7 @@ enum { MOST_PARTS = 8, FEWEST_STEPS = 2 };
  * sums of each of them. */
 static double exchange(int parts)
 {
-    return parts > 1 ? 1 + 0.2 * parts : 0;
+    return 1 + 0.2 * parts;
 }
 
 /* Workgroups of a tile, and the microseconds of the call. All of them run at once. */
@@ -136,6 +135,8 @@ static int parts_of(const mmf_tile_time *rows, size_t count, const mmf_kernel *k
     const int64_t steps = mmf_gpu_tiles(p->k, kernel->tile_k);
     const double units = mmf_gpu_units(p->device), most = t ? t->resident * units : 0;
     int found = 1;
+    /* Unsplit it is given the exchange of two: the family that does not split is as fast, and keeps
+     * the bits of a row. */
     *least = most > 0 ? microseconds(t, kernel, p, 1) + exchange(2) : 0;
     for (int parts = 2; parts <= MOST_PARTS && steps / parts >= FEWEST_STEPS &&
                         tiles_of(kernel, p) * parts <= most;

@@ -25,6 +25,11 @@ typedef struct mmf_tile_time {
 void mmf_nvidia_tiles_work(const mmf_tile_time *rows, size_t count, double gflops,
                            const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
 
+/* One launch, a workgroup for each tile, with so many bytes of shared memory besides the static
+ * ones. */
+void mmf_nvidia_tiles_configure(const mmf_kernel *kernel, const mmf_problem *problem,
+                                uint32_t dynamic_bytes, mmf_config *config);
+
 /* --- the same for gemm_mma_split and gemm_fma_split, where the workgroups of a cluster share a
  * tile, each a part of k; how many: the fewest that take the least time --- */
 
@@ -38,10 +43,5 @@ void mmf_nvidia_split_work(const mmf_tile_time *rows, size_t count, double gflop
 void mmf_nvidia_split_configure(const mmf_tile_time *rows, size_t count, const mmf_kernel *kernel,
                                 const mmf_problem *problem, uint32_t dynamic_bytes,
                                 mmf_config *config);
-
-/* One launch, a workgroup for each tile, with so many bytes of shared memory besides the static
- * ones. */
-void mmf_nvidia_tiles_configure(const mmf_kernel *kernel, const mmf_problem *problem,
-                                uint32_t dynamic_bytes, mmf_config *config);
 
 #endif

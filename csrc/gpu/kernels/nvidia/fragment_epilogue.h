@@ -1,9 +1,9 @@
 /* The epilogue in registers on sums as a warpgroup's matrix instructions leave them: a thread has
  * pairs of neighbouring columns in two rows of every eight columns. What it implements is what
  * common/epilogue_registers.h does; gpu/epilogue_form.c says when.
- * Path of a call: the last step of a tile of gemm_wgmma, from the sums to global memory by way of
- * swizzled lines in shared memory. C may be out: its elements under a tile are read before the
- * tile's columns are stored. */
+ * Path of a call: the last step of a tile of gemm_wgmma and gemm_wgmma_pingpong, from the sums to
+ * global memory by way of swizzled lines in shared memory. C may be out: its elements under a tile
+ * are read before the tile's columns are stored. */
 #ifndef MMF_FRAGMENT_EPILOGUE_H
 #define MMF_FRAGMENT_EPILOGUE_H
 

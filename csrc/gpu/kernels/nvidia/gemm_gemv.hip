@@ -5,8 +5,8 @@
  * Lanes load 16 bytes of B at a time, AT_ONCE of them for each column before the first is
  * multiplied: bytes on their way are what keeps the memory busy. B passes by the first cache, A
  * stays in it. The lanes of a warp add their sums up by shuffles; PARTS warps have the same
- * columns, each a part of every step of k, and their sums are added in the order of the parts. The
- * bits of a row depend on K alone.
+ * columns, each a part of every step of k, and their sums are added in the order of the parts. For
+ * one row of kernels.def the bits depend on K alone.
  *
  * A workgroup may begin before the kernel before it is done. Until then it has its first bytes of B
  * come to the last cache, where all memory is coherent. */

@@ -13,8 +13,8 @@
  * general one needs the ring's memory, and ends the workgroup.
  *
  * Tiles of fewer rows, for a few rows of A and all of B's memory: tall is B. The workgroups of a
- * cluster each take a part of k; the first one adds up their sums. Both epilogues take the sums
- * from the ring's memory, and end the workgroup. */
+ * cluster each take a part of k, then each adds up some lines of their sums. Both epilogues take
+ * the sums from the ring's memory, and end the workgroup. */
 #include "gpu/kernels/common/epilogue_general.h"
 #include "gpu/kernels/common/epilogue_registers.h"
 #include "gpu/kernels/nvidia/fragment_epilogue.h"
@@ -176,7 +176,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
             args, t, {}, {}, 1, thread, consumer * 64, stores, biases, consumer};
         epilogue.start();
         products_of_tile<ROUNDED>::multiply(args, r, turn, consumer, thread, sum);
-        epilogue.share_bias();
+        epilogue.share_bias(); /* products of a warpgroup end together: the last bias was read */
         epilogue.finish(sum, batch);
     }
     if (thread % 32 == 0)

@@ -11,10 +11,10 @@ typedef struct mmf_tensor_map {
     __attribute__((aligned(64))) unsigned char opaque[128];
 } mmf_tensor_map;
 
-/* Tiles of 128 rows: a cluster is `cluster` workgroups along m, which share the columns of B that
- * each of them loads a part of; gemm.tiles_m counts clusters. Tiles of fewer rows: the workgroups
- * of a cluster share a tile, each multiplies a part of k. A batch index that an operand does not
- * have is 0. */
+/* Tiles of 128 rows, ping-pong too: a cluster is 1 << cluster_log workgroups along m, which share
+ * the columns of B that each of them loads a part of; gemm.tiles_m counts clusters. Tiles of fewer
+ * rows: the workgroups of a cluster share a tile, each multiplies a part of k. A batch index that
+ * an operand does not have is 0. */
 typedef struct mmf_wgmma_args {
     mmf_gemm_args gemm;
     mmf_tensor_map a, b, b_up, out;
