@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
     show("the inner loops of this machine's rows", HEADER, rows)
     read = ", ".join(f"{reads[n]:.1f} GB/s on {n} thread{'s' if n > 1 else ''}" for n in counts)
     text = f"`python bench/bench_microkernel.py`, {machine.sentence(about)}. Medians and quartiles of "
-    text += f"{options.rounds} rounds of 20 ms each. Read from memory: {read}."
+    text += f"{options.rounds} rounds of 20 ms of processor time each. Read from memory: {read}."
     print(text)
     results.write_section(
         options.results, f"microkernel {machine.kind()}", f"{text}\n\n{results.markdown(HEADER, rows)}"
