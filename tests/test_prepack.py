@@ -400,6 +400,14 @@ def test_unpack_of_a_read_only_weight_is_writable():
         assert mf.matmul_fused(draw((7, 7)), draw((7, 6), seed=1), out=out) is out
 
 
+def test_a_pickle_of_more_columns_than_bytes_can_be_counted_of():
+    make, (_, *rest) = mf.prepack(np.zeros((2, 2), np.float32)).__reduce__()
+    dtype, gate = rest[-2:]
+    for name in ("bfloat16", "float32", str(dtype)):
+        with pytest.raises(MemoryError, match=r"no memory for a packed \w+ weight \(0, 9223372036854775807\)"):
+            make(b"", 0, 2**63 - 1, name, gate)
+
+
 @pytest.mark.parametrize("call", ["prepack", "prepack a pair", "unpack", "pickle"])
 def test_other_threads_run_while_a_weight_is_copied(call):
     """Threads that want the GIL get it when it is released: here nobody is asked to give it up for 100 s."""

@@ -43,10 +43,8 @@ static mmf_packed *new_packed(mmf_state *state, const mmf_tensor *weight, mmf_ga
 {
     static const mmf_remedy remedy = {.captured = "prepack before the capture",
                                       .no_pools = "pass the plain weight"};
-    int64_t streams = gate == MMF_GATE_NONE ? 1 : 2, limit;
-    if (__builtin_add_overflow(weight->shape[1], 64, &limit) ||
-        __builtin_mul_overflow(weight->shape[0] + 32, limit, &limit) ||
-        __builtin_mul_overflow(limit, 64, &limit)) /* a broadcast view may be that large */
+    int64_t streams = gate == MMF_GATE_NONE ? 1 : 2;
+    if (!mmf_prepack_has_size(weight->shape[0], weight->shape[1])) /* a broadcast view, for one */
         return (mmf_packed *)mmf_packed_no_memory(state, weight, 0);
     int64_t padded =
         mmf_prepack_bytes(layout, weight->dtype, weight->shape[0], weight->shape[1] / streams);
@@ -191,6 +189,8 @@ static PyObject *pack_pair(mmf_state *state, mmf_call *call, const char *layout_
         status = mmf_prepack_layout(gate, layout_name, &layout);
     if (status)
         return mmf_raise(state, status);
+    if (!mmf_prepack_has_size(gate->shape[0], gate->shape[1]))
+        return mmf_packed_no_memory(state, gate, 0);
     mmf_tensor both = *gate;
     both.shape[1] *= 2;
     return pack_streams(state, call, &both, MMF_GATE_HALVES, layout,

@@ -65,6 +65,13 @@ static const layout_row layouts[] = {
 
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
+bool mmf_prepack_has_size(int64_t k, int64_t n)
+{
+    int64_t limit;
+    return !__builtin_add_overflow(n, 64, &limit) && !__builtin_add_overflow(k, 32, &k) &&
+           !__builtin_mul_overflow(k, limit, &limit) && !__builtin_mul_overflow(limit, 64, &limit);
+}
+
 /* The name of the layout that large products read fastest, of those that are at most a tenth larger
  * than the first; of equals the last, which kernels need not bring into another. */
 static const char *best_layout(const mmf_tensor *weight)
@@ -79,6 +86,8 @@ static const char *best_layout(const mmf_tensor *weight)
             continue;
         if (!best) {
             best = row;
+        } else if (!mmf_prepack_has_size(k, n)) {
+            break;
         } else if (10 * row->bytes(dtype, k, n) <= 11 * best->bytes(dtype, k, n)) {
             const double seconds = mmf_plan_layout_seconds(dtype, row->id);
             if (seconds < INFINITY && seconds <= mmf_plan_layout_seconds(dtype, best->id))

@@ -15,7 +15,10 @@
 mmf_status mmf_prepack_layout(const mmf_tensor *weight, const char *name, int *layout);
 const char *mmf_prepack_layout_name(int layout);
 
-/* Bytes that a K x N weight takes in a layout, a multiple of 64. */
+/* Can bytes of a K x N weight be counted in any layout? Not of some broadcast views. */
+bool mmf_prepack_has_size(int64_t k, int64_t n);
+
+/* Bytes that a K x N weight that has a size takes in a layout, a multiple of 64. */
 int64_t mmf_prepack_bytes(int layout, mmf_dtype dtype, int64_t k, int64_t n);
 
 /* Set the strides of a tensor (K, N) to those that kernels see, if the layout has strides. */
