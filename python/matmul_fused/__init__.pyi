@@ -358,8 +358,8 @@ def prepack(
 ) -> PackedMatrix:
     """Reorder a (K, N) weight once, so that calls with it as B need not.
 
-    On the CPU it pays where a call would reorder B itself: from about 16 rows of A on, and for fewer rows of float32
-    and float64. Calls with 1 to 8 rows of a float16 or bfloat16 A read a plain B in place, and may be slower with one
+    On the CPU it pays where a call would reorder B itself: from about 24 rows of A on, and for fewer rows of float32
+    and float64. Calls with 1 to 24 rows of a float16 or bfloat16 A read a plain B in place, and may be slower with one
     in layout "panels64" (on one machine down to 0.75x at M = 2 to 4): time both, or keep the plain weight for such
     calls. On a GPU it pays for weights that matrix kernels refuse: interleaved gates, odd pitches, odd addresses.
 
