@@ -56,7 +56,7 @@ static const char mmf_doc_matmul_fused[] =
 
 #define MMF_DOC_PREPACK \
     "prepack($module, B, *, gate_layout=None, layout=\"auto\")\n--\n\n" \
-    "Reorder a weight once, and pass the PackedMatrix as B of many calls. It pays from about 16 rows of A on, and for\n" \
+    "Reorder a weight once, and pass the PackedMatrix as B of many calls. It pays from about 24 rows of A on, and for\n" \
     "fewer of float32 and float64; calls with 1 to 24 rows of a 16-bit A may be slower with \"panels64\": time both.\n" \
     "\n" \
     "B            (K, N), any strides, float32, float64, float16 or bfloat16; it is copied. Or a pair (gate, up)\n" \
