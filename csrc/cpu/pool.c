@@ -6,11 +6,13 @@
  * The job is described by one word, `state`: a ticket count of the workers inside, how many may
  * enter, and whether it is open. A worker enters by a compare-and-swap and leaves by a decrement;
  * the caller closes the job when the tasks are gone and waits for those inside only. A worker that
- * wakes late finds the job closed and costs nothing. */
+ * wakes late finds the job closed and costs nothing. In a program that computes with torch, the
+ * threads of torch's OpenMP runtime enter in their place (team.h). */
 #define _GNU_SOURCE
 #include "cpu/pool.h"
 
 #include "cpu/interrupt.h"
+#include "cpu/team.h"
 #include "problem/float_mode.h"
 #include "problem/status.h"
 
@@ -286,22 +288,46 @@ static void wait_until_left(mmf_interrupt *interrupt)
     }
 }
 
-/* With the workers' help. Owns pool.busy. */
+/* The caller's part of the open job. */
+static void lead(mmf_interrupt *interrupt)
+{
+    work(0);
+    atomic_fetch_and(&pool.state, ~OPEN);
+    wait_until_left(interrupt);
+}
+
+/* A thread of an OpenMP runtime is a worker for one job, in a mode of its own. */
+static void lead_or_help(void *interrupt, int thread)
+{
+    if (thread == 0) {
+        lead(interrupt);
+        return;
+    }
+    uint64_t mode = mmf_float_mode_enter();
+    (void)take_part();
+    mmf_float_mode_leave(mode);
+}
+
+/* With the help of others. Owns pool.busy. */
 static void run_job(int tasks, int threads, void (*task)(void *context, int index, int thread),
                     void *context, mmf_interrupt *interrupt)
 {
-    if (pool.started < threads - 1)
+    const bool has_team = mmf_team_has(threads);
+    if (!has_team && pool.started < threads - 1)
         start_workers(threads - 1);
-    follow_caller();
+    if (!has_team)
+        follow_caller();
     pool.task = task;
     pool.context = context;
     pool.tasks = tasks;
     atomic_store_explicit(&pool.left, tasks, memory_order_relaxed);
     atomic_store(&pool.state, OPEN | (uint64_t)(threads - 1) << LIMIT_SHIFT);
-    wake_workers(threads - 1);
-    work(0);
-    atomic_fetch_and(&pool.state, ~OPEN);
-    wait_until_left(interrupt);
+    if (has_team) {
+        mmf_team_run(lead_or_help, interrupt);
+    } else {
+        wake_workers(threads - 1);
+        lead(interrupt);
+    }
     atomic_store(&pool.busy, false);
 }
 

@@ -4,6 +4,7 @@
 
 #include "cpu/pool.h"
 #include "cpu/rows.h"
+#include "cpu/team.h"
 #include "gpu/reorder.h"
 #include "plan/plan.h"
 #include "problem/environment.h"
@@ -197,4 +198,9 @@ void mmf_host_set_threads(int threads)
 int mmf_host_use_threads(int threads)
 {
     return mmf_cpu_use_threads(threads);
+}
+
+void mmf_host_join_threads(void)
+{
+    mmf_team_find();
 }

@@ -47,5 +47,6 @@ const char *mmf_host_features(void);
 int mmf_host_get_threads(void);
 void mmf_host_set_threads(int threads);
 int mmf_host_use_threads(int threads); /* of this thread, 0: as all; returns what it was */
+void mmf_host_join_threads(void); /* run on the OpenMP threads of this process, if it has any */
 
 #endif

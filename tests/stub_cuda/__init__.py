@@ -30,7 +30,7 @@ def build() -> Path:
     sources = [
         *HERE.glob("*.c"),
         *core,
-        *(ROOT / "csrc/cpu" / f"{name}.c" for name in ("reference", "interrupt", "pool")),
+        *(ROOT / "csrc/cpu" / f"{name}.c" for name in ("reference", "interrupt", "pool", "team")),
     ]
     newest = max(path.stat().st_mtime for path in (*sources, *HERE.glob("*.h"), *ROOT.glob("csrc/**/*.[hid]*")))
     if not LIBRARY.exists() or LIBRARY.stat().st_mtime < newest:

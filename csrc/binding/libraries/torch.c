@@ -7,6 +7,7 @@
 #include "binding/errors.h"
 #include "binding/libraries/library.h"
 #include "binding/objects.h"
+#include "plan/backends.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -126,8 +127,10 @@ static mmf_status recognise(mmf_state *state, PyObject *object, const char *name
         status = mmf_exchange_find(state, facts);
     if (!status && !facts->api)
         status = refuse_old(name);
-    if (!status && !state->torch_base)
+    if (!status && !state->torch_base) {
         status = find_members(state);
+        mmf_host_join_threads();
+    }
     if (!status && !PyType_IsSubtype(Py_TYPE(object), state->torch_base))
         status = mmf_fail(MMF_TYPE_ERROR,
                           "%s is a tensor of another torch than the one that was used before; "
