@@ -36,12 +36,15 @@ install: $(STAMPS)/install ## the package into .venv
 demo: $(STAMPS)/install ## install into .venv and run the example of the README
 	$(BIN)/python tools/readme.py README.md
 
-test: $(STAMPS)/install $(STAMPS)/test torch ## the suite, and simulate; TORCH= for a run without torch, PYTEST= for a part
-	$(BIN)/python -m pytest $(PYTEST)
+# A file's tests share what they made: one process runs them all.
+PROCESSES := -n logical --maxprocesses 8 --dist loadfile
+
+test: $(STAMPS)/install $(STAMPS)/test torch ## the suite, a process per processor, and simulate; TORCH= for a run without torch, PYTEST= for a part
+	$(BIN)/python -m pytest $(or $(PYTEST),$(PROCESSES))
 	$(if $(PYTEST),,$(BIN)/python tests/hipsim/parts.py)
 
 test-full: $(STAMPS)/install $(STAMPS)/test torch ## every case of the case list, and the slow tests
-	$(BIN)/python -m pytest --full $(PYTEST)
+	$(BIN)/python -m pytest --full $(or $(PYTEST),$(PROCESSES))
 	$(if $(PYTEST),,$(BIN)/python tests/hipsim/parts.py --full)
 
 test-integrations: $(STAMPS)/install $(STAMPS)/test torch ## the plugins inside the real vLLM, SGLang and transformers; HOSTS= for some

@@ -79,6 +79,20 @@ class Accounts:
         for topic in topics:
             self.topics[topic] = self.topics.get(topic, 0) + 1
 
+    def join(self, other: dict[str, Any]) -> None:
+        """The accounts of another process, which ran other tests."""
+        for mine, theirs in ((self.reports, other["reports"]), (self.lines, other["lines"])):
+            for name, rows in theirs.items():
+                mine.setdefault(name, []).extend(rows)
+        for counts, theirs in ((self.topics, other["topics"]), (self.simulated, other["simulated"])):
+            for name, count in theirs.items():
+                counts[name] = counts.get(name, 0) + count
+        for key, row in other["worst"].items():
+            mine = self.worst.setdefault(key, dict.fromkeys(row, 0))
+            for name, value in row.items():
+                mine[name] = max(mine[name], value) if name.endswith("ratio") else mine[name] + value
+        self.sample_complete |= other["sample_complete"]
+
 
 def _choose_device(device: str) -> str:
     """The name of the device for matmul_fused: "cpu", "cuda:0", "rocm:1"; names the stand-in drivers."""
@@ -244,9 +258,12 @@ def _missing_cases(config: Any) -> list[str]:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config: Any = session.config
-    if hasattr(config, "workerinput") or config.getoption("collectonly"):
-        return
     accounts = config.mmf_accounts
+    if hasattr(config, "workerinput"):  # a process of pytest-xdist: the one that began it goes on with its accounts
+        config.workeroutput["mmf_accounts"] = json.dumps(vars(accounts))
+        return
+    if config.getoption("collectonly"):
+        return
     if accounts.topics:
         rows = {"seed": config.mmf_seed, "full": config.getoption("full"), "topics": accounts.topics}
         accounts.reports["cases"] = [rows]
@@ -265,6 +282,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config.mmf_missing = _missing_cases(config)
     if exitstatus == pytest.ExitCode.OK and (config.mmf_skips or config.mmf_missing):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: Any) -> None:
+    """A process of pytest-xdist has ended; one that crashed left no accounts, and its test has failed."""
+    given = getattr(node, "workeroutput", {}).get("mmf_accounts")
+    if given:
+        node.config.mmf_accounts.join(json.loads(given))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:

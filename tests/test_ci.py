@@ -1,8 +1,9 @@
 """CI's table of seconds: noise warns, a doubling fails, every step has its row, the workflow's limit leaves room; and
-what CI leaves out of `make wheel`.
+what CI leaves out of `make wheel`; the accounts of several processes.
 """
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -75,3 +76,27 @@ def test_the_oldest_and_the_newest_python_run_the_sweep():
     assert [lifetime in tests for tests in ran] == [False, False, False, True]
     assert all(set(wheel_try.API_TESTS) <= set(tests) for tests in ran)
     assert all(sweep in wheel_try.tests_of(number, 4, ends=False) for number in range(4))
+
+
+def test_accounts_of_two_processes_are_those_of_one():
+    """What pytest-xdist's processes send, as JSON, adds up to the accounts of a run in one process."""
+    module = load(ROOT / "tests/conftest.py")
+    whole, parts = module.Accounts(), [module.Accounts(), module.Accounts()]
+    for number, part in enumerate(parts):
+        for accounts in (whole, part):
+            accounts.record("linear", {"ratio": number})
+            accounts.say("title", f"line {number}")
+            accounts.count(["layouts", f"topic {number}"])
+            accounts.simulated["launches"] = accounts.simulated.get("launches", 0) + 3 + number
+    for accounts, cases, ratio in ((parts[0], 2, 0.5), (parts[1], 3, 0.25), (whole, 5, 0.5)):
+        accounts.worst["float32->float32"] = {
+            "cases": cases,
+            "elements": 7 * cases,
+            "max_ratio": ratio,
+            "rms_ratio": ratio,
+        }
+    parts[1].sample_complete = whole.sample_complete = True
+    joined = module.Accounts()
+    for part in parts:
+        joined.join(json.loads(json.dumps(vars(part))))
+    assert vars(joined) == vars(whole)

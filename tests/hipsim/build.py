@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import shutil
 import subprocess
@@ -21,16 +22,19 @@ def cmake() -> str:
 
 
 def build(folder: str | os.PathLike[str], *, sanitize: str = "", werror: bool = False) -> Path:
-    """Configure and build in folder (incremental)."""
+    """Configure and build in folder (incremental); another process that builds there is waited for."""
     options = {
         "HIPSIM_SANITIZE": sanitize,
         "HIPSIM_WERROR": "ON" if werror else "OFF",
     }
     configure = [cmake(), "-S", str(HERE), "-B", str(folder), *(f"-D{name}={value}" for name, value in options.items())]
-    for command in (configure, [cmake(), "--build", str(folder), "--parallel", "2"]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with (Path(folder) / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for command in (configure, [cmake(), "--build", str(folder), "--parallel", "2"]):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
     return Path(folder).resolve() / "libamdhip64_sim.so"
 
 
