@@ -7,17 +7,24 @@
 
 #include <unistd.h>
 
+/* A handler may call, and its call asks in turn. Where a timer is faster than its handler, each
+ * level would begin another until the stack ends. */
+#define MOST_LEVELS 16
+
 /* Python runs signal handlers on its main thread alone, which is the first one of its process, or
  * the one that forked. */
 static bool ask(mmf_interrupt *interrupt)
 {
+    static int levels; /* of the main thread */
     mmf_unlocked *unlocked = (mmf_unlocked *)interrupt;
-    if (gettid() != getpid()) {
+    if (gettid() != getpid() || levels == MOST_LEVELS) {
         interrupt->due = INT64_MAX;
         return false;
     }
+    levels++;
     PyEval_RestoreThread(unlocked->thread);
     const bool raised = PyErr_CheckSignals() != 0;
+    levels--;
     unlocked->thread = PyEval_SaveThread();
     return raised;
 }

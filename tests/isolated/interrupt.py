@@ -4,6 +4,7 @@ Prints "done"; `latency` prints the seconds from the signal to the exception, on
 """
 
 import pickle
+import resource
 import signal
 import sys
 import threading
@@ -117,6 +118,25 @@ def nested():
     signal.setitimer(signal.ITIMER_REAL, 0)
     assert len(seen) >= 3
     assert all(seen)
+
+
+def storm():
+    """A timer that is faster than its handler, whose calls are asked in turn: a small stack is enough."""
+    resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+    A, B = matrix(2000, 300), matrix(300, 2000)
+    wanted, levels = mf.matmul_fused(A, B).tobytes(), 0
+
+    def handler(number, frame):
+        nonlocal levels
+        levels += 1
+        if levels == 100:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        mf.matmul_fused(A, B)
+
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    while levels < 100:
+        assert mf.matmul_fused(A, B).tobytes() == wanted
 
 
 def raises():
