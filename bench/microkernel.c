@@ -106,7 +106,7 @@ static void inner(const MMF_ELEMENT *a, const MMF_ELEMENT *b, float *to, int64_t
            .to = to,
            .ld = COLUMNS,
            .result = (const char *)to};
-    T(packed_tiles)[ROWS][PANELS >> 1](&row, 1);
+    T(packed_tiles)[MMF_ELEMENTS][ROWS][PANELS >> 1](&row, 1);
 }
 
 static void bare(void)

@@ -31,6 +31,8 @@
     MMF_TILE(8, 1) MMF_TILE(8, 2) MMF_TILE(10, 1) MMF_TILE(10, 2) MMF_TILE(12, 1) MMF_TILE(12, 2)  \
     MMF_TILE(14, 1) MMF_TILE(14, 2)
 /* clang-format on */
+#define MMF_LINE_BYTES (INT64_C(2) << 20) /* lines that are asked for ahead win from L3 too */
+#define MMF_FORM_ROWS 384
 #define MMF_DOT_ROWS 24
 #define MMF_DOT_BLOCKS
 #define MMF_DOT_GROUP_OF_1 4
