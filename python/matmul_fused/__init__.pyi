@@ -361,7 +361,8 @@ def prepack(
     On a CPU with AVX-512 it pays for any number of rows of A: panels are read as they are, and faster than a plain B
     (one row of 16 bits is as fast either way). Without AVX-512 it pays where a call would reorder B itself: from 9 rows
     on, and for fewer of float32 and float64; calls with 2 to 8 rows of a float16 or bfloat16 A read a plain B in place,
-    and may be slower with a prepacked one (at 4 rows 0.9x): time both. On a GPU it pays for weights that matrix kernels refuse: interleaved gates, odd pitches, odd addresses.
+    and may be slower with a prepacked one (at 4 rows 0.9x): time both. On a GPU it pays for weights that matrix kernels
+    refuse: interleaved gates, odd pitches, odd addresses.
 
     B: 2-D, any strides, one of the four dtypes; it is copied. A pair (gate, up) of one shape and dtype becomes one
     PackedMatrix with "halves". gate_layout: where the gate and up columns lie, if one weight holds both. layout:
