@@ -296,7 +296,7 @@ static void lead(mmf_interrupt *interrupt)
     wait_until_left(interrupt);
 }
 
-/* A thread of an OpenMP runtime is a worker for one job, in a mode of its own. */
+/* A thread of an OpenMP runtime is a worker for one job, and has its float mode again after it. */
 static void lead_or_help(void *interrupt, int thread)
 {
     if (thread == 0) {
@@ -308,15 +308,20 @@ static void lead_or_help(void *interrupt, int thread)
     mmf_float_mode_leave(mode);
 }
 
+static void gather_workers(int count)
+{
+    if (pool.started < count)
+        start_workers(count);
+    follow_caller();
+}
+
 /* With the help of others. Owns pool.busy. */
 static void run_job(int tasks, int threads, void (*task)(void *context, int index, int thread),
                     void *context, mmf_interrupt *interrupt)
 {
     const bool has_team = mmf_team_has(threads);
-    if (!has_team && pool.started < threads - 1)
-        start_workers(threads - 1);
     if (!has_team)
-        follow_caller();
+        gather_workers(threads - 1);
     pool.task = task;
     pool.context = context;
     pool.tasks = tasks;

@@ -359,7 +359,7 @@ def prepack(
     """Reorder a (K, N) weight once, so that calls with it as B need not.
 
     On a CPU with AVX-512 it pays for any number of rows of A: panels are read as they are, and faster than a plain B
-    (one row of 16 bits is as fast either way). Without AVX-512 it pays where a call would reorder B itself: from 9 rows
+    (1 and 4 to 6 rows of 16 bits: as fast). Without AVX-512 it pays where a call would reorder B itself: from 9 rows
     on, and for fewer of float32 and float64; calls with 2 to 8 rows of a float16 or bfloat16 A read a plain B in place,
     and may be slower with a prepacked one (at 4 rows 0.9x): time both. On a GPU it pays for weights that matrix kernels
     refuse: interleaved gates, odd pitches, odd addresses.
