@@ -10,8 +10,9 @@ msgpack and pyelftools (notes of a code object) and rocm-llvm-python (LLVM's dis
 --build: what device code costs instead, seconds and KB of every object, from a build folder with ninja's log
 (pip install -C build-dir=DIR); for all targets. Seconds are of a machine that may have done more besides.
 
-The hot loop is the innermost loop with a barrier that has the most products. Its columns: products (matrix
-instructions, else fused multiply-adds), their share of the loop's instructions, then the other instructions by unit.
+The hot loop is the innermost loop with a barrier that has the most products (of gemm_gemv, without barriers: with many
+loads). Its columns: products (matrix instructions, else fused multiply-adds), their share of the loop's instructions,
+then the other instructions by unit.
 Matrix kernels besides: matrix cycles M of a wave (cycles of amd_kernels' tables), M / (4 n) for n instructions (RDNA:
 M / n; > 1: one wave can keep the matrix core busy) and the instructions beside each matrix instruction.
 """
@@ -50,6 +51,7 @@ MATRIX_CYCLES = {
     "v_mfma_f64_16x16x4_f64": 32,
 }
 WMMA_CYCLES = {"gfx11": 32, "gfx12": 16}  # of 16x16x16 by 16 bits
+MANY_LOADS = 16  # of gemm_gemv, whose loop has neither barriers nor matrix instructions
 HALF_RATE = {("gfx950", "v_mfma_f64_16x16x4_f64")}
 UNITS = {  # the first that matches
     "matrix": r"v_mfma_|v_wmma_|v_smfmac_",
@@ -99,10 +101,13 @@ class Loop:
         return self.units.get("matrix", 0) or self.units.get("fma", 0)
 
     @property
-    def rank(self) -> tuple[bool, int, int, int]:
-        """Workgroups meet in the loop over k, not in those of the epilogue. Of two loops with the same products the
-        shorter one: the other is for misaligned operands."""
-        return self.units.get("barriers", 0) > 0, self.units.get("matrix", 0), self.products, -self.instructions
+    def rank(self) -> tuple[bool, int, bool, int, int]:
+        """Workgroups meet in the loop over k, not in those of the epilogue; where they do not and no matrix core works,
+        it is the one with many loads. Of two loops with the same products the shorter one: the other is for misaligned
+        operands."""
+        meet, matrix = self.units.get("barriers", 0) > 0, self.units.get("matrix", 0)
+        loads = not meet and not matrix and self.units.get("memory", 0) >= MANY_LOADS
+        return meet, matrix, loads, self.products, -self.instructions
 
 
 @dataclass

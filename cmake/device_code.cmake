@@ -55,13 +55,19 @@ function(mmf_find_device_compiler)
   set(note "the build found no device compiler (PyPI's ziglang, or -DMMF_DEVICE_CLANG=clang)" PARENT_SCOPE)
 endfunction()
 
-# The file NAME.hip and what it may include, in the variables source and parts of the caller: the tables of
-# csrc/problem, the files of common/ and of its own folder. clang writes no dependencies of device code.
-function(mmf_source_files name)
-  file(GLOB source CONFIGURE_DEPENDS "${MMF_KERNELS}/*/${name}.hip")
+# The file NAME.hip for a target and what it may include, in the variables source and parts of the caller: the tables of
+# csrc/problem, the files of common/ and of its own folder. A family of both vendors has a file in a folder of each.
+# clang writes no dependencies of device code.
+function(mmf_source_files name arch)
+  set(folders common nvidia)
+  if(arch MATCHES "^gfx")
+    set(folders common amd cdna rdna)
+  endif()
+  list(TRANSFORM folders REPLACE "(.+)" "${MMF_KERNELS}/\\1/${name}.hip")
+  file(GLOB source CONFIGURE_DEPENDS ${folders})
   list(LENGTH source count)
   if(NOT count EQUAL 1)
-    message(FATAL_ERROR "kernels.def: ${count} files are called ${name}.hip in the folders of ${MMF_KERNELS}")
+    message(FATAL_ERROR "kernels.def: ${count} files for ${arch} are called ${name}.hip in the folders of ${MMF_KERNELS}")
   endif()
   cmake_path(GET source PARENT_PATH own)
   set(parts)
@@ -75,7 +81,7 @@ endfunction()
 
 # Objects of one row for one target, appended to objects as arch|kernel|file.
 function(mmf_compile_kernel arch kernel name)
-  mmf_source_files(${name})
+  mmf_source_files(${name} ${arch})
   set(base "${MMF_DEVICE_BUILD}/${arch}/${kernel}")
   file(MAKE_DIRECTORY "${MMF_DEVICE_BUILD}/${arch}")
   if(arch MATCHES "^gfx")
@@ -224,7 +230,7 @@ function(mmf_add_device_code sources)
 
   # The generic kernel as one text: hipRTC compiles it for GPUs that no object is for.
   if(objects)
-    mmf_source_files(gemm_simt)
+    mmf_source_files(gemm_simt gfx)
     set(text "${MMF_DEVICE_BUILD}/gemm_simt.txt")
     set(flatten "${CMAKE_CURRENT_SOURCE_DIR}/cmake/flatten.py")
     cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}/csrc" OUTPUT_VARIABLE name)

@@ -49,7 +49,9 @@ def facts(static):
 def complaints(facts):
     """What is wrong with one object."""
     row = ROWS[facts.kernel]
-    matrix_cycles = 256 if row["family"] == "thin" else 512  # of a turn: 16 matrix instructions, or 32
+    few = row["family"] in ("thin", "thin_splitk", "wmma", "wmma_thin")  # the smallest tiles
+    matrix_cycles = 256 if few else 512  # of a turn: 16 matrix instructions, or 32
+    products = {"simt": 64, "simt_splitk": 64, "gemv": 32}.get(row["family"])  # of a turn without any
     wrong = {
         "spills registers": facts.spills > 0,
         "uses scratch": facts.scratch > 0,
@@ -58,7 +60,7 @@ def complaints(facts):
         "shared memory differs from kernels.def": facts.lds != int(row["lds"]),
         "threads differ from kernels.def": facts.threads != int(row["threads"]),
         "has no hot loop": row["kind"] == "KERNEL"
-        and (facts.loop.products < 64 if "simt" in row["family"] else facts.loop.matrix_cycles < matrix_cycles),
+        and (facts.loop.products < products if products else facts.loop.matrix_cycles < matrix_cycles),
         "moves accumulators in the hot loop": facts.loop.units.get("moves", 0) > 0,
     }
     return [what for what, holds in wrong.items() if holds]

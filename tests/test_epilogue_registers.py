@@ -6,13 +6,12 @@ The sweep reaches it by chance alone: most of its cases have a feature, a size o
 import functools
 import itertools
 import os
-import re
 
 import numpy as np
 import pytest
 
 import matmul_fused as mf
-from matmul_fused.report import families_for
+from matmul_fused.report import kernels_for
 from matmul_fused.testing import Case, run_case
 from matmul_fused.testing.devices import Device, DeviceTransfer, to_numpy
 from matmul_fused.testing.run import NumPyTransfer
@@ -27,9 +26,9 @@ CHUNKS = ((1, 8, 24), (5, 24, 8), (130, 136, 40), (70, 264, 64), (300, 128, 72))
 FEW_ROWS = ((1, 8, 24), (4, 24, 8), (2, 136, 40), (3, 264, 1032), (1, 72, 2056))
 BIASES = (("", ""), ("row", ""), ("row", "float32"), ("column", ""), ("column", "float32"), ("scalar", ""))
 
-FAMILIES = () if DEVICE == "cpu" else families_for("cuda" if DEVICE == "stub" else DEVICE)
+OF_DEVICE = () if DEVICE == "cpu" else kernels_for("cuda" if DEVICE == "stub" else DEVICE)
 # gemm_wgmma_pingpong has this epilogue alone, and a part of it: the sweep has all that it takes.
-ROWS = [row for row in mf.info().gpu_kernels if re.split(r"_\d+x", row)[0] in FAMILIES and "wgmma_pingpong" not in row]
+ROWS = [row for row in OF_DEVICE if "wgmma_pingpong" not in row]
 # Family and tile -> the rows that have it; other dtypes and layouts are forced together.
 KERNELS = {row.rsplit("_", 2)[0]: "" for row in ROWS}
 KERNELS = {tile: ", ".join(row for row in ROWS if row.startswith(f"{tile}_")) for tile in KERNELS}
@@ -59,7 +58,7 @@ def features():
 
 
 def in_chunks(tile):
-    return "pingpong" in tile or "thin" in tile
+    return any(family in tile for family in ("pingpong", "thin", "gemm_wmma"))
 
 
 def cases(dtype, full, tile, seed):

@@ -9,6 +9,7 @@ On a simulated GPU every row has a sample of its own (gpu_sample), on which it i
 a small one; the full list is cut by the size of the products.
 """
 
+import collections
 import functools
 import math
 import os
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 
 import matmul_fused as mf
-from matmul_fused.report import families_for
+from matmul_fused.report import families_for, kernels_for
 from matmul_fused.testing import all_cases, covering_sample, force_kernel, gpu_sample, run_case
 from matmul_fused.testing.cases import Case, edge_cases
 from matmul_fused.testing.devices import DeviceTransfer
@@ -31,6 +32,7 @@ DEVICE = os.environ["MMF_TEST_DEVICE"]
 SIMULATED = os.environ["MMF_TEST_SIMULATED"]  # the part, or ""
 SIMULATED_FLOPS = 2_000_000  # of a case of the full list: 85 % of the cases, about half an hour
 CHUNK = 150
+SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 SHOWN = 5  # failures of a chunk that are shown in full
 
 
@@ -43,7 +45,7 @@ def forced_kernels():
     if DEVICE == "cpu":
         return {name: name for name in mf.info().kernels}
     families = families_for("cuda" if DEVICE == "stub" else DEVICE)
-    rows = [row for row in mf.info().gpu_kernels if family_of(row) in families] if SIMULATED else []
+    rows = kernels_for(DEVICE) if SIMULATED else ()
     tiles = dict.fromkeys(row.rsplit("_", 2)[0] for row in rows)
     return {tile: ", ".join(row for row in rows if row.startswith(f"{tile}_")) for tile in tiles} or {
         family: family for family in families
@@ -84,14 +86,22 @@ def takes(kernel, case):
     return True
 
 
+def fits(tile, case):
+    """Is the case of those that a tile of its family may take?"""
+    if tile.startswith("gemm_gemv_"):  # few rows each, and steps of a dtype's size
+        of_dtype = f"_{SHORT[case.dtype]}_"
+        return case.m <= int(tile.split("_")[2].partition("x")[0]) and of_dtype in ROWS[tile]
+    return not (case.gate_layout and takes_no_gate(tile))
+
+
 def dealt(cases, kernel, tiles):
     """The cases of one of the tiles, dealt out among those that take them."""
-    mine = []
-    for gated in (False, True):
-        taking = [tile for tile in tiles if not (gated and takes_no_gate(tile))]
-        if kernel in taking:
-            some = [case for case in cases if bool(case.gate_layout) == gated]
-            mine += some[taking.index(kernel) :: len(taking)]
+    mine, turns = [], collections.Counter()
+    for case in cases:
+        taking = tuple(tile for tile in tiles if fits(tile, case))
+        if kernel in taking and taking.index(kernel) == turns[taking] % len(taking):
+            mine.append(case)
+        turns[taking] += 1
     return mine
 
 
@@ -107,7 +117,8 @@ def runs_of_the_sample(seed, full):
         if not full:  # among the family's tiles
             cases = dealt(cases, kernel, tiles)
         kinds = dict.fromkeys((case.dtype, case.layout) for case in cases)
-        plain = [Case(16, 16, 16, dtype=dtype, layout=layout) for dtype, layout in kinds]
+        m = 16 if any(case.m >= 16 for case in cases) else 1
+        plain = [Case(m, 16, 16, dtype=dtype, layout=layout) for dtype, layout in kinds]
         rows += [(case, kernel) for case in (cases if any(takes(kernel, case) for case in plain) else plain)]
     return rows
 

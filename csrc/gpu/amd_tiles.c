@@ -130,6 +130,22 @@ void mmf_amd_thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work 
     set_cycles(gpu, most * steps * loads + (most + 1) / 2 * beside, work);
 }
 
+void mmf_amd_gemv_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *work)
+{
+    const part *gpu = part_of(p->device);
+    if (!gpu)
+        return;
+    /* The waves of a workgroup read the same rows of A: once. */
+    const int size = mmf_dtypes[p->dtype[MMF_A]].size;
+    const double lines = kernel->tile_n + (double)p->m, k = (double)p->k;
+    const double loads = lines * k * size * gpu->flight / FLIGHT_BYTES;
+    /* Instructions for an element of B: to float, and products, of which CDNA has two at once. */
+    const double each = (size == 2) + kernel->tile_m * (gpu->wave == 64 ? 0.5 : 1);
+    const double products = kernel->tile_n * k * each / gpu->wave / SIMDS * gpu->issue;
+    const double most = most_tiles(p, work), beside = beside_steps(gpu, kernel, p);
+    set_cycles(gpu, most * together(products, loads) + (most + 1) / 2 * beside, work);
+}
+
 void mmf_amd_simt_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *work)
 {
     const part *gpu = part_of(p->device);

@@ -1,6 +1,7 @@
 /* The time of the AMD matrix kernels' tiles, modelled, and what those take that read whole
  * chunks of 16 bytes. Path of a call: under supports() and work() of gemm_mfma*, gemm_pingpong,
- * gemm_pingpong_staged, gemm_thin, gemm_wmma and gemm_simt. */
+ * gemm_pingpong_staged, gemm_thin, their forms *_splitk, gemm_gemv, gemm_wmma, gemm_wmma_thin and
+ * gemm_simt. */
 #ifndef MMF_GPU_AMD_TILES_H
 #define MMF_GPU_AMD_TILES_H
 
@@ -12,8 +13,14 @@
 void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem *problem,
                         mmf_work *work);
 
+/* The same for tiles of gemm_pingpong and gemm_pingpong_staged. */
+void mmf_amd_pingpong_work(const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
+
 /* The same for tiles without phases, whose loads take the time. */
 void mmf_amd_thin_work(const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
+
+/* The same for few rows and lines of B that are multiplied without matrix cores. */
+void mmf_amd_gemv_work(const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
 
 /* What gemm_simt's tiles take besides their products, where matrix kernels are modelled. */
 void mmf_amd_simt_work(const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);

@@ -1,15 +1,15 @@
-/* The family gemm_gemv: few rows of A times lines of B on Hopper, as fast as memory gives B. Path
- * of a call: asked by the plan; run() ends in launch_plan.c. */
-#include "gpu/gemm.h"
-
+/* The family gemm_gemv: few rows of A times lines of B on Hopper and on AMD GPUs, as fast as memory
+ * gives B. Path of a call: asked by the plan; run() ends in launch_plan.c. */
+#include "gpu/amd_tiles.h"
 #include "gpu/describe.h"
 
 #include <math.h>
 #include <stdio.h>
 
-enum { GFLOPS = 200 };    /* of a compute unit: what work() counts in */
-enum { LINE_ALIGN = 16 }; /* bytes: what a lane loads */
-enum { MAX_K = 1 << 30 }; /* kernels count k in 31 bits */
+enum { GFLOPS = (int)MMF_AMD_GFLOPS }; /* of a compute unit: what work() counts in */
+enum { LINE_ALIGN = 16 };              /* bytes: what a lane loads */
+enum { MAX_K = 1 << 30 };              /* kernels count k in 31 bits */
+enum { AMD_MAX_K = 1 << 28 };          /* and on AMD GPUs the bytes of a line */
 
 /* Does every line of an operand begin at a multiple of 16 bytes, its elements next to each other?
  */
@@ -35,17 +35,19 @@ static bool b_in_lines(const mmf_problem *p, int operand)
 
 static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
+    const bool amd = p->device.type == MMF_ROCM;
+    const int most_k = amd ? AMD_MAX_K : MAX_K;
     mmf_gpu *gpu;
     if (!mmf_gpu_gemm_supports(kernel, p, reason))
         return false;
-    if (mmf_gpu_get(p->device, &gpu) || !gpu->driver->encode_tensor_map) {
+    if (!amd && (mmf_gpu_get(p->device, &gpu) || !gpu->driver->encode_tensor_map)) {
         snprintf(reason, MMF_REASON_TEXT,
                  "needs launches that overlap: a driver of CUDA 12.0 or later");
         return false;
     }
-    if (p->m > kernel->tile_m || p->k == 0 || p->k > MAX_K) {
+    if (p->m > kernel->tile_m || p->k == 0 || p->k > most_k) {
         snprintf(reason, MMF_REASON_TEXT, "takes M up to %d and K from 1 to %d", kernel->tile_m,
-                 MAX_K);
+                 most_k);
         return false;
     }
     if (!a_in_lines(p) || !b_in_lines(p, MMF_B) ||
@@ -61,7 +63,7 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
 /* Microseconds besides those of memory, which the cost model adds, fitted to an H200: what the
  * first tile takes, and a step of k of as many tiles as run at once. A row with four steps was
  * fastest; one with half or twice as many reads memory 3 % slower, as if there were more of it. */
-static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+static void hopper_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
     enum { THREADS_AT_ONCE = 768, FEWER_AT_ONCE = 512, BEST_STEPS = 4, DEEP = 2048 };
     const double first = 1.5, step = kernel->tile_m == 1 ? 0.8 : 2.5, slower = 0.03;
@@ -82,11 +84,16 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
     w->bytes = octaves * slower * bytes;
 }
 
+static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+{
+    (p->device.type == MMF_ROCM ? mmf_amd_gemv_work : hopper_work)(kernel, p, w);
+}
+
 static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
 {
     mmf_launch_plan *plan = (mmf_launch_plan *)config->own;
     mmf_gpu_gemm_configure(kernel, p, config);
-    for (int i = 0; i < plan->launches; i++) {
+    for (int i = 0; p->device.type == MMF_CUDA && i < plan->launches; i++) {
         plan->launch[i].cluster = 1;
         plan->launch[i].overlaps = true;
     }

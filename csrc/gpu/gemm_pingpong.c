@@ -66,7 +66,7 @@ bool mmf_amd_takes_chunks(const mmf_kernel *kernel, const mmf_problem *p, char *
 /* The instructions between the products of two waves: bench/AMD_MODEL.md. */
 enum { IDLE = 12 };
 
-static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+void mmf_amd_pingpong_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
     mmf_amd_tiles_work(IDLE, kernel, p, w);
 }
@@ -80,7 +80,7 @@ const mmf_family mmf_gpu_pingpong = {
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = true,
     .same_bits = true,
-    .work = work,
+    .work = mmf_amd_pingpong_work,
     .gflops_float = MMF_AMD_GFLOPS,
 };
 
@@ -93,6 +93,6 @@ const mmf_family mmf_gpu_pingpong_staged = {
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = true,
     .same_bits = true,
-    .work = work,
+    .work = mmf_amd_pingpong_work,
     .gflops_float = MMF_AMD_GFLOPS,
 };

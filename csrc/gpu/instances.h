@@ -57,19 +57,23 @@ extern const mmf_gpu_instance mmf_gpu_instances[MMF_GPU_INSTANCES];
 
 /* --- the families, one file each --- */
 
-extern const mmf_family mmf_gpu_simt;            /* any layout, any dtype, any GPU */
-extern const mmf_family mmf_gpu_simt_splitk;     /* the same, for few tiles and a long K */
-extern const mmf_family mmf_gpu_pingpong;        /* matrix cores of gfx950, whole chunks */
-extern const mmf_family mmf_gpu_pingpong_staged; /* the same of gfx942 */
-extern const mmf_family mmf_gpu_thin;            /* matrix cores of CDNA, few rows */
-extern const mmf_family mmf_gpu_mfma;            /* matrix cores of CDNA; float16, bfloat16 */
-extern const mmf_family mmf_gpu_mfma_f32;        /* the same, float32 */
-extern const mmf_family mmf_gpu_mfma_f64;        /* the same, float64 */
-extern const mmf_family mmf_gpu_wmma;  /* of RDNA3 and RDNA4; float16, bfloat16, whole chunks */
+extern const mmf_family mmf_gpu_simt;                   /* any layout, any dtype, any GPU */
+extern const mmf_family mmf_gpu_simt_splitk;            /* the same, for few tiles and a long K */
+extern const mmf_family mmf_gpu_pingpong;               /* matrix cores of gfx950, whole chunks */
+extern const mmf_family mmf_gpu_pingpong_staged;        /* the same of gfx942 */
+extern const mmf_family mmf_gpu_thin;                   /* matrix cores of CDNA, few rows */
+extern const mmf_family mmf_gpu_pingpong_splitk;        /* with K cut, for few tiles */
+extern const mmf_family mmf_gpu_pingpong_staged_splitk; /* the same of gfx942 */
+extern const mmf_family mmf_gpu_thin_splitk;            /* the same, few rows */
+extern const mmf_family mmf_gpu_mfma;      /* matrix cores of CDNA; float16, bfloat16 */
+extern const mmf_family mmf_gpu_mfma_f32;  /* the same, float32 */
+extern const mmf_family mmf_gpu_mfma_f64;  /* the same, float64 */
+extern const mmf_family mmf_gpu_wmma;      /* of RDNA3 and RDNA4; float16, bfloat16, whole chunks */
+extern const mmf_family mmf_gpu_wmma_thin; /* the same, few rows */
 extern const mmf_family mmf_gpu_wgmma; /* matrix instructions of sm_90a; float16, bfloat16, tf32 */
 extern const mmf_family mmf_gpu_wgmma_pingpong; /* the same, short K or a long epilogue */
-extern const mmf_family mmf_gpu_gemv;           /* few rows on sm_90a; float16, bfloat16, float32 */
-extern const mmf_family mmf_gpu_mma; /* of sm_80 and later; float16, bfloat16, tf32, float64 */
+extern const mmf_family mmf_gpu_gemv; /* few rows; sm_90a, AMD; float16, bfloat16, float32 */
+extern const mmf_family mmf_gpu_mma;  /* of sm_80 and later; float16, bfloat16, tf32, float64 */
 extern const mmf_family mmf_gpu_mma_split; /* the same of float64 on sm_90a, few tiles */
 extern const mmf_family mmf_gpu_fma;       /* large tiles of float32 on sm_80 and later */
 extern const mmf_family mmf_gpu_fma_split; /* the same on sm_90a, few tiles */

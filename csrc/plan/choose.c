@@ -151,7 +151,7 @@ bool mmf_plan_accepts(int index, const mmf_problem *problem, char *reason)
  * that have one reason are named by the family. */
 __attribute__((cold)) static mmf_status refuse(const mmf_problem *problem)
 {
-    char reasons[1800] = "", reason[MMF_REASON_TEXT], last[MMF_REASON_TEXT] = "";
+    char reasons[2800] = "", reason[MMF_REASON_TEXT], last[MMF_REASON_TEXT] = "";
     const mmf_family *family = NULL;
     for (int i = 0; i < MMF_KERNELS; i++) {
         const mmf_kernel *kernel = mmf_kernel_at(i);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define TEXT_SIZE 2048
+#define TEXT_SIZE 3072
 
 static MMF_THREAD_LOCAL char *error_text;
 static pthread_key_t key;

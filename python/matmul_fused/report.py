@@ -159,12 +159,20 @@ class Info:
         return table(rows, f"matmul_fused {self.version}")
 
 
-def families_for(device: str) -> tuple[str, ...]:
-    """The families of kernels for a kind of GPU, "cuda" or "rocm:1": another's are not candidates there."""
+def _rows_for(device: str) -> list[dict[str, Any]]:
     prefix = "SM_" if device.startswith("cuda") else "GFX"
     rows = _core.device_manifest()["kernels"]
-    rows = [row for row in rows if row["gemm"]]
-    return tuple(dict.fromkeys(row["family"] for row in rows if row["targets"] == "ALL" or prefix in row["targets"]))
+    return [row for row in rows if row["gemm"] and (row["targets"] == "ALL" or prefix in row["targets"])]
+
+
+def kernels_for(device: str) -> tuple[str, ...]:
+    """The kernels for a kind of GPU, "cuda" or "rocm:1": another's are not candidates there."""
+    return tuple(row["instance"] for row in _rows_for(device))
+
+
+def families_for(device: str) -> tuple[str, ...]:
+    """Their families."""
+    return tuple(dict.fromkeys(row["family"] for row in _rows_for(device)))
 
 
 def explain(*args: object, **kwargs: object) -> Explanation:

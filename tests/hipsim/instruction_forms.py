@@ -101,6 +101,28 @@ class Form:
     def flag(self, modifier, k, default):
         return int(self.modifiers[modifier].strip("[]").split(",")[k]) if modifier in self.modifiers else default
 
+    def moved(self, lanes, i):
+        """The registers of lane i as the instruction reads them: DPP takes S0 of another lane of the wave.
+
+        After the table of DPP controls in the ISA documents. Without such a lane bound_ctrl:1 reads 0.
+        """
+        if not self.mnemonic.endswith("_dpp"):
+            return lanes[i]
+        control, value = re.search(r"(quad_perm|row_\w+)(?::(\S+))?", f"{self.operands[-1]}{self.tail}").groups()
+        masks = [self.modifiers[name] for name in ("row_mask", "bank_mask", "bound_ctrl")]
+        assert masks == ["0xf", "0xf", "1"], f"not stated here: {self.text}"
+        if control == "quad_perm":
+            source = i & ~3 | int(value.strip("[]").split(",")[i & 3])
+        elif control in ("row_mirror", "row_half_mirror"):
+            source = i ^ (15 if control == "row_mirror" else 7)
+        elif control == "row_bcast":  # the last lane of the 16, or 32, in front
+            size = int(value) + 1
+            source = (i & ~(size - 1)) - 1 if i % 64 >= size else None
+        else:
+            raise AssertionError(f"not stated here: {self.text}")
+        name = self.register["S0"]
+        return lanes[i] | {name: 0 if source is None else lanes[source][name]}
+
     def expected(self, registers):
         """(d, mask bit) of one lane."""
         named = dict(zip(self.roles, self.operands, strict=True))

@@ -25,7 +25,7 @@ from hipsim.build import build
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "build" / "reports"
-PARTS = ("gfx942", "gfx950", "gfx1100", "gfx1201", "gfx90a")  # the longest first
+PARTS = ("gfx942", "gfx950", "gfx90a", "gfx1100", "gfx1201")  # the longest first
 MUTATED = {"waits": "wait dropped", "guards": "guard of memory"}  # column of the table -> kind of mutant
 COLUMNS = ("passed", "failed", "cases", "launches", "instructions", "matrix", "violations", *MUTATED, "seconds")
 

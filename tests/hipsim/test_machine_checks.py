@@ -241,6 +241,14 @@ def test_uninitialised_words_that_are_moved(move):
         flagged(part, body(f'asm volatile("{code}" : "=v"(y) : : {changed}); out[x] = y;'), kinds)
 
 
+def test_uninitialised_halves_of_a_pair_of_instructions():
+    """What one half of a VOPD reads does not matter to the other's result."""
+    part = hipsim.Device("gfx1100")
+    for result, kinds in (("v20", []), ("v21", ["uninitialised"])):
+        code = f"v_dual_mov_b32 v20, 1.0 :: v_dual_mov_b32 v21, v30\\n v_mov_b32 %0, {result}"
+        flagged(part, body(f'asm volatile("{code}" : "=v"(y) : : "v20", "v21", "v30"); out[x] = y;'), kinds)
+
+
 def test_hazards_of_matrix_results():
     """The wait states that LLVM's table asks for between a matrix instruction and who reads its result."""
     for arch, name, registers, needed in (

@@ -297,6 +297,23 @@ def test_mixed_precision(part, rng, name):
         assert same.all(), f"{pick}, {[x[~same][0] for x in sources]}: {row[~same][0]:#x}, {expected[~same][0]:#x}"
 
 
+@pytest.mark.parametrize("part", ["gfx1100", "gfx1201"], indirect=True)
+def test_permutation_of_rows(part, rng):
+    """v_permlane16 takes a lane of its own row of 16, v_permlanex16 one of the row next to it."""
+    inputs = operands(rng)
+    selects = rng.integers(0, 2**32, (4, 2))
+    rows = []
+    for first, second in selects:  # the result keeps its value where no lane is read, so it needs one
+        before = f"s_mov_b32 s90, {first:#x}\\n s_mov_b32 s91, {second:#x}\\n v_mov_b32 %0, 0\\n"
+        rows += [(f"{before} v_permlane{x}16_b32", 1, ", s90, s91") for x in ("", "x")]
+    lanes = np.arange(N)
+    expected = []
+    for first, second in selects:
+        chosen = (int(second) << 32 | int(first)) >> 4 * (lanes % 16).astype(object) & 15
+        expected += [inputs[0][(lanes & ~15 ^ other) + chosen.astype(int)] for other in (0, 16)]
+    np.testing.assert_array_equal(run(part, rows, inputs), expected)
+
+
 COMPARE = {
     "lt": np.less, "eq": np.equal, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "lg": lambda a, b: (a < b) | (a > b), "o": lambda a, b: (a == a) & (b == b), "u": lambda a, b: (a != a) | (b != b),

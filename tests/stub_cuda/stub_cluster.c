@@ -26,8 +26,8 @@ int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, co
 {
     int code =
         stub_enter("cuTensorMapEncodeTiled", "(%d, %p, %u x %u)", type, address, box[0], box[1]);
-    const uint32_t size = type == 7 ? 4 : 2; /* float32; float16, bfloat16 */
-    bool good = (type == 6 || type == 7 || type == 9) && rank == 3 && (uintptr_t)map % 64 == 0 &&
+    const uint32_t size = type == 11 ? 4 : 2; /* float32 rounded to 11 bits; float16, bfloat16 */
+    bool good = (type == 6 || type == 9 || type == 11) && rank == 3 && (uintptr_t)map % 64 == 0 &&
                 address && (uintptr_t)address % 16 == 0 && !interleave && swizzle == 3 &&
                 promotion == 3 && !fill && box[0] * size <= 128;
     for (int i = 0; i < 3; i++) {

@@ -83,8 +83,8 @@ TAKES["gemm_gemv"] = {
 for _family in ("gemm_pingpong", "gemm_pingpong_staged", "gemm_thin"):
     TAKES[_family] = _CHUNKS | {"layout": ("NN", "NT")}
 TAKES["gemm_wmma"] = _CHUNKS | {
-    "m": (1, 7, 17, 128, 136),  # tiles of 128, steps of 32
-    "n": (8, 24, 72, 128, 136),
+    "m": (1, 7, 17, 64, 72, 128, 136),  # tiles of 64 to 256, steps of 32
+    "n": (8, 24, 64, 72, 128, 136, 264),
     "k": (8, 24, 32, 40, 64, 136),
     "layout": ("NN", "NT"),
     "batch": ("", "2", "a", "b", "inner", "empty"),
@@ -92,8 +92,20 @@ TAKES["gemm_wmma"] = _CHUNKS | {
     "preactivation": _SHORT,
 }
 TAKES["gemm_thin"] |= {"n": (8, 16, 24, 40, 48, 64, 72, 128, 136, 256, 264)}  # the right half of 64 is cut, too
+TAKES["gemm_wmma_thin"] = TAKES["gemm_wmma"] | {
+    "m": (1, 3, 7, 8, 16, 17, 33),  # tiles of 16 by 32, the right half of which is cut, too
+    "n": (8, 16, 24, 32, 40, 48, 72),
+    "k": (8, 24, 64, 72, 136, 256, 264, 512, 520, 776),  # a wave's step is 64, that of all waves 256
+    "layout": ("NT",),
+}
+# K of one piece to several, whole ones and cut; the loops and the epilogue see all sizes elsewhere.
+_CUT = {"m": (1, 7, 17, 64, 136), "n": (8, 24, 72, 136, 264), "layout": ("NT",)}
+for _family in ("gemm_pingpong_splitk", "gemm_pingpong_staged_splitk"):
+    TAKES[_family] = _CHUNKS | _CUT | {"k": (8, 64, 72, 128, 136, 264)}
+TAKES["gemm_thin_splitk"] = _CHUNKS | _CUT | {"n": (8, 24, 40, 72, 136), "k": (8, 136, 512, 520, 1032)}
 IN_CHUNKS = (
-    "gemm_wgmma", "gemm_wgmma_pingpong", "gemm_pingpong", "gemm_pingpong_staged", "gemm_thin", "gemm_wmma", "gemm_gemv",
+    "gemm_wgmma", "gemm_wgmma_pingpong", "gemm_pingpong", "gemm_pingpong_staged", "gemm_thin", "gemm_wmma",
+    "gemm_wmma_thin", "gemm_gemv", "gemm_pingpong_splitk", "gemm_pingpong_staged_splitk", "gemm_thin_splitk",
 )  # fmt: skip
 # Of GPU kernels: more than 8 rows of tiles of 64 and of 128, which go in groups; three tiles; many steps of k.
 TILED = ((577, 65, 5), (1153, 33, 9), (257, 255, 17), (130, 257, 33), (7, 5, 1000), (3, 70, 2049))
@@ -106,4 +118,8 @@ TILED_CHUNKS = (
     (3, 72, 2056),
     (2100, 24, 8),
 )
-TILED_OF = {"gemm_gemv": ((1, 264, 2056), (2, 72, 4104), (3, 130, 1032), (4, 1000, 512), (1, 4099, 64), (4, 24, 16392))}
+_MANY_PIECES = ((130, 264, 72), (257, 72, 136), (7, 8, 1544), (3, 72, 4104))  # these are for few tiles
+TILED_OF: dict[str, tuple[tuple[int, int, int], ...]] = {
+    "gemm_gemv": ((1, 264, 2056), (2, 72, 4104), (3, 130, 1032), (4, 1000, 512), (1, 4099, 64), (4, 24, 16392)),
+}
+TILED_OF |= dict.fromkeys(("gemm_pingpong_splitk", "gemm_pingpong_staged_splitk", "gemm_thin_splitk"), _MANY_PIECES)

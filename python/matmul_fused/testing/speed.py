@@ -1,9 +1,9 @@
 """Times of every kernel of a GPU, an instance at a time: what `check --device` adds to its report.
 
-Role: beside run.py, for machines that the project has never seen. One call of every dtype and layout, large, and one
-with few rows; each kernel that takes it is forced in turn. Times are of the host's clock around many calls, the device
-waited for before and after, on operands that together outgrow the last cache; so they contain what a launch costs where
-that is more than the kernel.
+Role: beside run.py, for machines that the project has never seen. One call of every dtype and layout, large, with few
+rows and with one; each kernel that takes it is forced in turn. Times are of the host's clock around many calls, the
+device waited for before and after, on operands that together outgrow the last cache; so they contain what a launch
+costs where that is more than the kernel.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ class Problem:
 
 
 def problems(large: int = 4096, few: int = 16) -> tuple[Problem, ...]:
-    """Every dtype and layout that some kernel is for: large, and with few rows. bfloat16 needs ml_dtypes."""
+    """Every dtype and layout that some kernel is for: large, with few rows and with one. bfloat16 needs ml_dtypes."""
     half, every = ("bfloat16", "float16") if have_bfloat16() else ("float16",), ("NT", "NN", "TN", "TT")
     wide = large // 2  # of 32 and 64 bits
     return (
         *(Problem(large, large, large, dtype, layout) for dtype in half for layout in every),
         *(Problem(few, large, large, dtype, layout) for dtype in (*half, "float32") for layout in every[:2]),
+        *(Problem(1, large, large, dtype, "NT") for dtype in (*half, "float32")),
         *(Problem(wide, wide, wide, dtype, layout) for dtype in ("float32", "float64") for layout in every),
         Problem(wide, wide, wide, "float32", "NT", allow_tf32=True),
     )

@@ -124,8 +124,25 @@ static bool results_apart(struct wave *w, const struct op *o, uint64_t good[2])
     return true;
 }
 
+/* The halves of a VOPD are two instructions: what one reads does not matter to the other's result.
+ */
+static void after_dual(struct wave *w, const struct op *o)
+{
+    uint64_t good[2];
+    for (int half = 0; half < 2; half++)
+        good[half] = inputs(w, &o->other[half]);
+    for (int half = 0; half < 2; half++) {
+        uint64_t *result = &w->checks->defined[o->other[half].dst[0].first];
+        *result = (*result & ~w->exec) | (good[half] & w->exec);
+    }
+}
+
 void defined_after(struct wave *w, const struct op *o)
 {
+    if (o->other) {
+        after_dual(w, o);
+        return;
+    }
     uint64_t *defined = w->checks->defined;
     bool load = o->class == CLASS_SMEM || o->class == CLASS_MEMORY || o->class == CLASS_LDS;
     bool whole = o->class == CLASS_MATRIX || o->dpp || (o->traits & TRAIT_READS_LANE);

@@ -1,6 +1,6 @@
 /* What the kernels that multiply and load in turns share: where a thread loads from, a wave's
  * fragments and products, and the frame of a phase. Path of a call: the main loops of gemm_pingpong
- * and gemm_pingpong_staged.
+ * and gemm_pingpong_staged, over all of k or a piece of it.
  *
  * A wave has HALF_ROWS rows in each half of the tile's rows (64 of a tile of 256 x 256, 16 of one
  * of 64 rows, else 32) and 32 columns in each part of its columns: two (gated: of gate and up), or
@@ -22,6 +22,7 @@
 #define MMF_CDNA_PINGPONG_H
 
 #include "gpu/kernels/cdna/finish.h"
+#include "gpu/kernels/cdna/piece.h"
 
 typedef this_row row;
 
@@ -90,12 +91,12 @@ template <bool AlongK, int Half> struct half_tile {
         const long long line = is_a ? s.row : s.col, along = is_a ? s.col : s.row;
         const unsigned step =
             (unsigned)(AlongK ? (count > 1 ? line : 0) : along); /* one line: any */
-        const unsigned k = (unsigned)args.k, last = AlongK ? count - 1 : k - 1;
+        const unsigned k = k_count(args), last = AlongK ? count - 1 : k - 1;
         pitch = step * 2;
         first = operands.left == operands.right ? h * Half : 0;
         most = count - (AlongK ? 1 : 8);
         memory = __builtin_amdgcn_make_buffer_rsrc(
-            t.matrix(operands.of(h)) + begin * line * 2, 0,
+            t.matrix(operands.of(h)) + (begin * line + k_begin(args) * along) * 2, 0,
             (int)(last * pitch + (AlongK ? k : (unsigned)count) * 2), RAW_BUFFER);
     }
 
@@ -268,5 +269,25 @@ template <bool AlongK> struct fragment_places {
         return of.read(lines, k, lines_on);
     }
 };
+
+/* The sums of a piece, once the products of all waves are done. */
+template <class Sums>
+MMF_DEVICE void store_piece(const mmf_gemm_args &args, const tile &t, const Sums &of, int wave)
+{
+    const int lane = thread_id() & 63, wave_m = wave / WAVES_N;
+    const int m = Sums::first_row(wave_m) + lane_line(lane & 15);
+    const int n = wave % WAVES_N * 32 + lane / 16 * 8;
+    piece_sums to;
+    to.start(args, t);
+    MMF_UNROLL
+    for (int i = 0; i < ROW_BLOCKS; i++) {
+        MMF_UNROLL
+        for (int j = 0; j < 2 * PARTS; j++) {
+            const int part = args.gated ? 0 : j / 2 * PART_N;
+            to.store(m + Sums::step(i), part + n + Sums::swapped_block(j % 2) * 4,
+                     args.gated && j / 2, of.sum[i][j]);
+        }
+    }
+}
 
 #endif

@@ -10,16 +10,10 @@
  *
  * A workgroup may begin before the kernel before it is done. Until then it has its first bytes of B
  * come to the last cache, where all memory is coherent. */
-#include "gpu/kernels/common/epilogue_general.h"
-#include "gpu/kernels/common/epilogue_registers.h"
 #include "gpu/kernels/nvidia/gemv.h"
 
-enum {
-    PITCH = row::tile_n + 4, /* floats of a line of sums in shared memory */
-    PART_SUMS = row::tile_m * PITCH,
-    /* Of a unit: as registers allow. */
-    THREADS_AT_ONCE = row::tile_m == 1 && AT_ONCE <= 2 ? 768 : 512,
-};
+/* Of a unit: as registers allow. */
+enum { THREADS_AT_ONCE = row::tile_m == 1 && AT_ONCE <= 2 ? 768 : 512 };
 static_assert(row::lds == PARTS * PART_SUMS * (int)sizeof(float) + TILE_BYTES, "kernels.def");
 
 /* The bias of the tile's columns comes to the last cache while products are summed. */
@@ -33,40 +27,17 @@ MMF_DEVICE void prefetch_bias(const mmf_gemm_args &args, const tile &t)
         prefetch(t.matrix(operand) + t.n0 * size);
 }
 
-/* The sums of all lanes and parts, times a factor, into `sums`; seen by all threads. */
-MMF_DEVICE void add_up(float (&sum)[row::tile_m][COLUMNS], int part, int column, float factor,
-                       float *sums)
+/* In every lane the sums of all lanes of its warp. */
+MMF_DEVICE void add_lanes(float (&sum)[row::tile_m][COLUMNS])
 {
-    enum { FOURS = row::tile_n / 4 };
     MMF_UNROLL
-    for (int apart = WARP / 2; apart > 0; apart /= 2) {
+    for (int apart = LANES / 2; apart > 0; apart /= 2) {
         MMF_UNROLL
         for (int m = 0; m < row::tile_m; m++) {
             MMF_UNROLL
             for (int c = 0; c < COLUMNS; c++)
-                sum[m][c] += __nvvm_shfl_sync_bfly_f32(~0u, sum[m][c], apart, WARP - 1);
+                sum[m][c] += __nvvm_shfl_sync_bfly_f32(~0u, sum[m][c], apart, LANES - 1);
         }
-    }
-    if (thread_id() % WARP == 0) {
-        MMF_UNROLL
-        for (int m = 0; m < row::tile_m; m++) {
-            const mmf_float4 four = {sum[m][0], sum[m][1], sum[m][2], sum[m][3]};
-            *(mmf_float4 *)(sums + part * PART_SUMS + m * PITCH + column) =
-                PARTS > 1 ? four : four * factor;
-        }
-    }
-    barrier();
-    if (PARTS > 1) {
-        MMF_ROLLED
-        for (int i = thread_id(); i < row::tile_m * FOURS; i += row::threads) {
-            float *const at = sums + i / FOURS * PITCH + i % FOURS * 4;
-            mmf_float4 total = *(const mmf_float4 *)at;
-            MMF_UNROLL
-            for (int p = 1; p < PARTS; p++)
-                total += *(const mmf_float4 *)(at + p * PART_SUMS);
-            *(mmf_float4 *)at = total * factor;
-        }
-        barrier();
     }
 }
 
@@ -80,7 +51,7 @@ MMF_ENTRY MMF_THREADS_AT_ONCE(row::threads,
     t.m0 = 0; /* known to the compiler: no registers */
     t.rows = row::tile_m == 1 ? 1 : (int)args.m;
     t.columns = args.gated ? row::tile_n / 2 : (int)row::tile_n;
-    const int warp = thread_id() / WARP, lane = thread_id() % WARP, part = warp % PARTS;
+    const int warp = thread_id() / LANES, lane = thread_id() % LANES, part = warp % PARTS;
     const int column = warp / PARTS * COLUMNS;
     const bool general = args.epilogue == MMF_EPILOGUE_GENERAL;
     float sum[row::tile_m][COLUMNS] = {};
@@ -97,9 +68,8 @@ MMF_ENTRY MMF_THREADS_AT_ONCE(row::threads,
         share.advance();
     }
     share.multiply_rest(args, part, lane, sum);
-    add_up(sum, part, column, general ? (float)args.alpha : 1, sums);
-    if (!general)
-        return staged_runs<row, row::threads, PITCH>::finish(args, t, 0, row::tile_m, sums);
-    const staged<float, row::threads, row::tile_n, PITCH, all_rows> all = {sums, t, {t.rows}};
-    finish_general<float>(args, all);
+    const float factor = general ? (float)args.alpha : 1;
+    add_lanes(sum);
+    add_parts<1>(sum, -lane, part, column, factor, sums);
+    finish_sums(args, t, general, sums);
 }

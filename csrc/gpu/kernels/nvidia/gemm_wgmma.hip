@@ -4,8 +4,8 @@
  *
  * A workgroup is two warpgroups that multiply and one whose first thread copies A and B to a ring
  * of stages in shared memory. The instruction's 64 rows are rows of `tall`, its columns those of
- * `flat`. float32 (allow_tf32, both along k) is rounded by those who multiply, and a workgroup has
- * one tile, whose sums go through the ring's memory.
+ * `flat`. float32 (allow_tf32, both along k) is rounded by the copies, and a workgroup has one
+ * tile, whose sums go through the ring's memory.
  *
  * Tiles of 128 rows: tall is A. Two workgroups of a cluster take neighbouring tiles along m: each
  * loads half of B's columns for both. Where the epilogue is the one in registers, workgroups stay
@@ -19,7 +19,6 @@
 #include "gpu/kernels/common/epilogue_registers.h"
 #include "gpu/kernels/nvidia/fragment_epilogue.h"
 #include "gpu/kernels/nvidia/wgmma.h"
-#include "gpu/kernels/nvidia/wgmma_rounded.h"
 #include "gpu/kernels/nvidia/wgmma_tile.h"
 
 /* Until all who multiply are here. */
@@ -29,51 +28,36 @@ MMF_DEVICE void meet_consumers()
 }
 
 /* sum = the products of a tile and a part of k, this warpgroup's 64 rows of tall. */
-template <bool Rounded, int Columns = FLAT> struct products_of_tile {
-    static __attribute__((device, always_inline)) void multiply(const mmf_wgmma_args &args, ring &r,
-                                                                const turns &turn, int consumer,
-                                                                int thread, float (&sum)[SUMS])
-    {
-        typedef products<FLAT, row::operands, TALL_ALONG_K, FLAT_ALONG_K> product;
-        const int readers = SWAPPED ? 1 : 1 << args.cluster_log; /* of a stage: workgroups */
-        const int reader = SWAPPED ? (int)turn.rank : thread;
-        unsigned before = 0;
-        MMF_ROLLED
-        for (int k = turn.k_begin; k < turn.k_end; k += row::tile_k) {
-            wait_for(r.full + 8 * r.stage, r.parity);
-            const unsigned long long tall = describe<TALL_ALONG_K>(r.tall() + consumer * BOX_BYTES),
-                                     flat = describe<FLAT_ALONG_K>(r.flat());
-            products_begin();
-            MMF_UNROLL
-            for (int i = 0; i < row::tile_k / 16; i++)
-                product::add_to(sum, tall + i * next_k<TALL_ALONG_K>(),
-                                flat + i * next_k<FLAT_ALONG_K>(), i > 0 || k > turn.k_begin);
-            products_end();
-            if (k > turn.k_begin) {
-                wait_for_all_but_one();
-                if (thread < readers)
-                    arrive_at(r.empty + 8 * before, reader);
-            }
-            before = r.stage;
-            r.advance();
+MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, const turns &turn, int consumer,
+                         int thread, float (&sum)[SUMS])
+{
+    typedef products<FLAT, row::operands, TALL_ALONG_K, FLAT_ALONG_K> product;
+    const int readers = SWAPPED ? 1 : 1 << args.cluster_log; /* of a stage: workgroups */
+    const int reader = SWAPPED ? (int)turn.rank : thread;
+    unsigned before = 0;
+    MMF_ROLLED
+    for (int k = turn.k_begin; k < turn.k_end; k += row::tile_k) {
+        wait_for(r.full + 8 * r.stage, r.parity);
+        const unsigned long long tall = describe<TALL_ALONG_K>(r.tall() + consumer * BOX_BYTES),
+                                 flat = describe<FLAT_ALONG_K>(r.flat());
+        products_begin();
+        MMF_UNROLL
+        for (int i = 0; i < STEPS; i++)
+            product::add_to(sum, tall + i * next_k<TALL_ALONG_K>(),
+                            flat + i * next_k<FLAT_ALONG_K>(), i > 0 || k > turn.k_begin);
+        products_end();
+        if (k > turn.k_begin) {
+            wait_for_all_but_one();
+            if (thread < readers)
+                arrive_at(r.empty + 8 * before, reader);
         }
-        product::wait(sum);
-        if (thread < readers)
-            arrive_at(r.empty + 8 * before, reader);
+        before = r.stage;
+        r.advance();
     }
-};
-
-template <int Columns> struct products_of_tile<true, Columns> {
-    static __attribute__((device, always_inline)) void multiply(const mmf_wgmma_args &args, ring &r,
-                                                                const turns &turn, int consumer,
-                                                                int thread,
-                                                                float (&sum)[Columns / 2])
-    {
-        rounded_loop<ring, Columns, CONSUMERS * GROUP> loop = {
-            r, consumer, thread, 1 << args.cluster_log, (turn.k_end + LINE - 1) / LINE, 0, false};
-        loop.run(sum);
-    }
-};
+    product::wait(sum);
+    if (thread < readers)
+        arrive_at(r.empty + 8 * before, reader);
+}
 
 /* z of this warpgroup's rows of tall, lines along n. */
 MMF_DEVICE void put_sums(float alpha, float *lines, int consumer, int thread,
@@ -129,7 +113,7 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
     some_rows some = {t.rows, 0};
     place_matrices(args.gemm, t, batch);
     prefetch_bias(args.gemm, t);
-    products_of_tile<ROUNDED>::multiply(args, r, turn, consumer, thread, sum);
+    multiply(args, r, turn, consumer, thread, sum);
     meet_consumers(); /* nobody reads the ring any more */
     const bool parted = SWAPPED && args.cluster_log;
     put_sums(parted ? 1 : alpha, lines, consumer, thread, sum);
@@ -175,7 +159,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
         fragment_epilogue<row::operands, Columns> epilogue = {
             args, t, {}, {}, 1, thread, consumer * 64, stores, biases, consumer};
         epilogue.start();
-        products_of_tile<ROUNDED>::multiply(args, r, turn, consumer, thread, sum);
+        multiply(args, r, turn, consumer, thread, sum);
         epilogue.share_bias(); /* products of a warpgroup end together: the last bias was read */
         epilogue.finish(sum, batch);
     }

@@ -40,7 +40,7 @@ MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, int k_end, int thr
         const unsigned long long tall = describe<true>(r.tall()), flat = describe<true>(r.flat());
         products_begin();
         MMF_UNROLL
-        for (int i = 0; i < row::tile_k / 16; i++) {
+        for (int i = 0; i < STEPS; i++) {
             MMF_UNROLL
             for (int h = 0; h < HALVES; h++)
                 product::add_to(sum[h], tall + (h * BOX_BYTES >> 4) + i * next_k<true>(),

@@ -3,26 +3,10 @@
 #ifndef MMF_NVIDIA_GEMV_H
 #define MMF_NVIDIA_GEMV_H
 
-#include "gpu/kernels/common/run.h"
-#include "gpu/kernels/common/tile.h"
+#include "gpu/kernels/common/gemv_sums.h"
 #include "gpu/kernels/nvidia/ring.h"
 
-typedef this_row row;
-typedef run<row::operands> form;
-
-enum {
-    WARP = 32,
-    WARPS = row::threads / WARP,
-    RUN = form::count,                        /* elements of 16 bytes */
-    COLUMNS = 4,                              /* of a warp */
-    PARTS = WARPS * COLUMNS / row::tile_n,    /* of k, a warp each */
-    ACROSS = WARP * RUN,                      /* k of one load of a warp */
-    AT_ONCE = row::tile_k / (PARTS * ACROSS), /* loads of a column */
-    LINE = 128,                               /* bytes of a line of the last cache */
-};
-static_assert(row::layout == LAYOUT_NT, "lines of A and of B along k");
-static_assert(AT_ONCE * PARTS * ACROSS == row::tile_k && AT_ONCE > 0, "kernels.def");
-static_assert(row::tile_n % (2 * COLUMNS) == 0, "half a tile, of a gate, is whole warps");
+enum { LINE = 128 }; /* bytes of a line of the last cache */
 
 /* 16 bytes that are read once: not kept in the first cache. In order with the others. */
 MMF_DEVICE mmf_uint4 load_once(const char *at)

@@ -1,13 +1,14 @@
 /* Matrix instructions of a warpgroup: 64 rows of A by Columns columns of B, both in shared memory
- * in swizzled lines of 128 bytes, 16 k at a time. Path of a call: the main loops of gemm_wgmma and
- * gemm_wgmma_pingpong. Descriptors and registers: the PTX ISA, wgmma.mma_async. */
+ * in swizzled lines of 128 bytes, 32 bytes along k at a time. Path of a call: the main loops of
+ * gemm_wgmma and gemm_wgmma_pingpong. Descriptors and registers: the PTX ISA, wgmma.mma_async. */
 #ifndef MMF_NVIDIA_WGMMA_H
 #define MMF_NVIDIA_WGMMA_H
 
 #include "gpu/kernels/common/device.h"
 
-/* A matrix of swizzled lines. Along k: a line is 64 k of a row, groups of 8 rows follow each other.
- * Else a line is 64 rows of one k; groups of 8 k follow each other, and 64 k make a block of rows.
+/* A matrix of swizzled lines. Along k: a line is 128 bytes of a row, groups of 8 rows follow each
+ * other. Else, of 16-bit elements, a line is 64 rows of one k; groups of 8 k follow each other, and
+ * 64 k make a block of rows.
  */
 template <bool AlongK> MMF_DEVICE unsigned long long describe(unsigned address)
 {
@@ -16,10 +17,10 @@ template <bool AlongK> MMF_DEVICE unsigned long long describe(unsigned address)
            (unsigned long long)(GROUP >> 4) << 32 | (unsigned long long)SWIZZLE_128 << 62;
 }
 
-/* From 16 k to the next, in a descriptor's units. */
+/* From an instruction's k to the next one's, in a descriptor's units. */
 template <bool AlongK> MMF_DEVICE constexpr int next_k()
 {
-    return AlongK ? 16 * 2 >> 4 : 16 * 128 >> 4;
+    return AlongK ? 32 >> 4 : 16 * 128 >> 4;
 }
 
 MMF_DEVICE void products_begin()
@@ -48,13 +49,15 @@ template <int Columns, int Dtype, bool AAlongK, bool BAlongK> struct products;
 #define MMF_D8(d, i) MMF_D4(d, i), MMF_D4(d, i + 4)
 #define MMF_D32(d, i) MMF_D16(d, i), MMF_D16(d, i + 16)
 #define MMF_SUMS_16 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define MMF_INPUTS_16 "%8, %9, add, 1, 1, %11, %12"
+#define MMF_INPUTS_16 "%8, %9, add, 1, 1"
+#define MMF_MAJORS_16 ", %11, %12"
 #define MMF_ADD_16 "%10"
 #define MMF_OUTPUTS_16 MMF_D8(sum, 0)
 #define MMF_SUMS_64                                                                                \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define MMF_INPUTS_64 "%32, %33, add, 1, 1, %35, %36"
+#define MMF_INPUTS_64 "%32, %33, add, 1, 1"
+#define MMF_MAJORS_64 ", %35, %36"
 #define MMF_ADD_64 "%34"
 #define MMF_OUTPUTS_64 MMF_D32(sum, 0)
 #define MMF_SUMS_128                                                                               \
@@ -62,7 +65,8 @@ template <int Columns, int Dtype, bool AAlongK, bool BAlongK> struct products;
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define MMF_INPUTS_128 "%64, %65, add, 1, 1, %67, %68"
+#define MMF_INPUTS_128 "%64, %65, add, 1, 1"
+#define MMF_MAJORS_128 ", %67, %68"
 #define MMF_ADD_128 "%66"
 #define MMF_OUTPUTS_128 MMF_D64(sum, 0)
 #define MMF_SUMS_192                                                                               \
@@ -72,7 +76,8 @@ template <int Columns, int Dtype, bool AAlongK, bool BAlongK> struct products;
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
     "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define MMF_INPUTS_192 "%96, %97, add, 1, 1, %99, %100"
+#define MMF_INPUTS_192 "%96, %97, add, 1, 1"
+#define MMF_MAJORS_192 ", %99, %100"
 #define MMF_ADD_192 "%98"
 #define MMF_OUTPUTS_192 MMF_D64(sum, 0), MMF_D32(sum, 64)
 #define MMF_SUMS_256                                                                               \
@@ -85,15 +90,17 @@ template <int Columns, int Dtype, bool AAlongK, bool BAlongK> struct products;
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "   \
     "%127"
-#define MMF_INPUTS_256 "%128, %129, add, 1, 1, %131, %132"
+#define MMF_INPUTS_256 "%128, %129, add, 1, 1"
+#define MMF_MAJORS_256 ", %131, %132"
 #define MMF_ADD_256 "%130"
 #define MMF_OUTPUTS_256 MMF_D64(sum, 0), MMF_D64(sum, 64)
 
-#define MMF_PRODUCTS(columns, type)                                                                \
+/* A and B of 16 bits may lie along either axis, which `majors` says. */
+#define MMF_PRODUCTS(columns, types, majors)                                                       \
     asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " MMF_ADD_##columns                     \
                  ", 0;\n\t"                                                                        \
-                 "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type             \
-                 " {" MMF_SUMS_##columns "}, " MMF_INPUTS_##columns ";\n\t}"                       \
+                 "wgmma.mma_async.sync.aligned.m64n" #columns types " {" MMF_SUMS_##columns        \
+                 "}, " MMF_INPUTS_##columns majors ";\n\t}"                                        \
                  : MMF_OUTPUTS_##columns                                                           \
                  : "l"(a), "l"(b), "r"(add), "n"(AAlongK ? 0 : 1), "n"(BAlongK ? 0 : 1))
 #define MMF_COLUMNS(columns)                                                                       \
@@ -103,9 +110,11 @@ template <int Columns, int Dtype, bool AAlongK, bool BAlongK> struct products;
         add_to(float (&sum)[columns / 2], unsigned long long a, unsigned long long b, int add)     \
         {                                                                                          \
             if (Dtype == MMF_GEMM_FLOAT16)                                                         \
-                MMF_PRODUCTS(columns, "f16");                                                      \
+                MMF_PRODUCTS(columns, "k16.f32.f16.f16", MMF_MAJORS_##columns);                    \
+            else if (Dtype == MMF_GEMM_BFLOAT16)                                                   \
+                MMF_PRODUCTS(columns, "k16.f32.bf16.bf16", MMF_MAJORS_##columns);                  \
             else                                                                                   \
-                MMF_PRODUCTS(columns, "bf16");                                                     \
+                MMF_PRODUCTS(columns, "k8.f32.tf32.tf32", "");                                     \
         }                                                                                          \
                                                                                                    \
         /* Until all are done; nothing reads the sums before. */                                   \
@@ -127,59 +136,27 @@ MMF_COLUMNS(192)
 MMF_COLUMNS(256)
 #undef MMF_COLUMNS
 #undef MMF_PRODUCTS
-
-/* float32 rounded to 11 bits: A of 8 k from registers, B along k. */
-template <int Columns> struct rounded_products;
-
-#define MMF_ROUNDED_64 "{%32, %33, %34, %35}, %36, add, 1, 1"
-#define MMF_ROUNDED_ADD_64 "%37"
-#define MMF_ROUNDED_128 "{%64, %65, %66, %67}, %68, add, 1, 1"
-#define MMF_ROUNDED_ADD_128 "%69"
-#define MMF_ROUNDED_256 "{%128, %129, %130, %131}, %132, add, 1, 1"
-#define MMF_ROUNDED_ADD_256 "%133"
-#define MMF_COLUMNS(columns)                                                                       \
-    template <> struct rounded_products<columns> {                                                 \
-        static __attribute__((device, always_inline)) void                                         \
-        add_to(float (&sum)[columns / 2], const unsigned (&a)[4], unsigned long long b, int add)   \
-        {                                                                                          \
-            asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " MMF_ROUNDED_ADD_##columns     \
-                         ", 0;\n\t"                                                                \
-                         "wgmma.mma_async.sync.aligned.m64n" #columns "k8.f32.tf32.tf32"           \
-                         " {" MMF_SUMS_##columns "}, " MMF_ROUNDED_##columns ";\n\t}"              \
-                         : MMF_OUTPUTS_##columns                                                   \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));          \
-        }                                                                                          \
-        static __attribute__((device, always_inline)) void wait(float (&sum)[columns / 2])         \
-        {                                                                                          \
-            asm volatile("wgmma.wait_group.sync.aligned 0;" : MMF_OUTPUTS_##columns::"memory");    \
-        }                                                                                          \
-    };
-MMF_COLUMNS(64)
-MMF_COLUMNS(128)
-MMF_COLUMNS(256)
-#undef MMF_COLUMNS
-#undef MMF_ROUNDED_64
-#undef MMF_ROUNDED_ADD_64
-#undef MMF_ROUNDED_128
-#undef MMF_ROUNDED_ADD_128
-#undef MMF_ROUNDED_256
-#undef MMF_ROUNDED_ADD_256
 #undef MMF_SUMS_16
 #undef MMF_INPUTS_16
+#undef MMF_MAJORS_16
 #undef MMF_ADD_16
 #undef MMF_OUTPUTS_16
 #undef MMF_SUMS_64
 #undef MMF_INPUTS_64
+#undef MMF_MAJORS_64
 #undef MMF_ADD_64
 #undef MMF_OUTPUTS_64
 #undef MMF_SUMS_128
 #undef MMF_INPUTS_128
+#undef MMF_MAJORS_128
 #undef MMF_ADD_128
 #undef MMF_OUTPUTS_128
 #undef MMF_SUMS_192
 #undef MMF_SUMS_256
 #undef MMF_INPUTS_192
+#undef MMF_MAJORS_192
 #undef MMF_INPUTS_256
+#undef MMF_MAJORS_256
 #undef MMF_ADD_192
 #undef MMF_ADD_256
 #undef MMF_OUTPUTS_192

@@ -19,6 +19,7 @@ enum {
     ROUNDED = row::operands == MMF_GEMM_FLOAT32, /* to 11 bits */
     ONE_TILE = SWAPPED | ROUNDED,                /* a workgroup, its sums by way of the ring */
     LINE = row::tile_k,                          /* elements */
+    STEPS = MMF_WGMMA_LINE / 32,                 /* of k that an instruction takes, in a line */
     STAGES = MMF_WGMMA_STAGES(row::tile_m, row::tile_n),
     STAGE_BYTES = MMF_WGMMA_STAGE_BYTES(row::tile_m, row::tile_n),
     TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
@@ -36,7 +37,7 @@ enum {
 static_assert((SWAPPED ? row::tile_n : row::tile_m) == TALL_ROWS && row::lds == 0 &&
                   row::tile_k * sizeof(element<row::operands>::type) == MMF_WGMMA_LINE,
               "kernels.def");
-static_assert(!ROUNDED || (!SWAPPED && A_ALONG_K && B_ALONG_K), "what rounded_loop takes");
+static_assert(!ROUNDED || (!SWAPPED && A_ALONG_K && B_ALONG_K), "float32 is multiplied along k");
 static_assert(!SWAPPED || A_ALONG_K, "a box of a line along m has 64 rows");
 static_assert(row::threads == (CONSUMERS + 1) * GROUP, "kernels.def");
 static_assert(row::tile_m * PITCH * 4 <= MMF_WGMMA_RING_BYTES, "a tile of sums fits into the ring");

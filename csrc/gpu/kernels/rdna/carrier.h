@@ -6,7 +6,7 @@
 #include "gpu/kernels/common/tile.h"
 #include "gpu/kernels/rdna/fragment.h"
 
-enum { CARRIED = 128, HALF = CARRIED / 2, CARRIERS = 128, LOADS = 4 }; /* lines; threads */
+enum { RUNS = LINE_K / 8 }; /* chunks of a line in a step */
 
 /* The lines of an operand under a tile. */
 struct operand_lines {
@@ -26,13 +26,14 @@ struct operand_lines {
     }
 };
 
-/* AlongK: k has stride 1, else the lines have. */
-template <bool AlongK> struct carrier;
+/* Of Lines lines, by Threads threads. AlongK: k has stride 1, else the lines have. */
+template <bool AlongK, int Lines, int Threads> struct carrier;
 
-/* A thread takes chunk c of the lines thread / 4 + 32 * i. Beyond the tile's last line that one
+/* A thread takes chunk c of the lines thread / 4 + APART * i. Beyond the tile's last line that one
  * stands for it; its sums are not stored. */
-template <> struct carrier<true> {
-    enum { APART = CARRIERS / LOADS };
+template <int Lines, int Threads> struct carrier<true, Lines, Threads> {
+    enum { APART = Threads / RUNS, LOADS = Lines / APART, HALF = Lines / 2 };
+    static_assert(LOADS * APART == Lines && LOADS % 2 == 0, "as many lines of either half");
     descriptor memory[2];
     unsigned offset[LOADS], slot;
     chunk next[LOADS];
@@ -47,7 +48,7 @@ template <> struct carrier<true> {
                                                       const operand_lines &right, bool other)
     {
         const operand_lines *const of[2] = {&left, &right};
-        const unsigned line = (unsigned)thread_id() / LOADS;
+        const unsigned line = (unsigned)thread_id() / RUNS;
         MMF_UNROLL
         for (int h = 0; h < 2; h++) {
             const unsigned last = of[h]->count - 1;
@@ -90,7 +91,9 @@ template <> struct carrier<true> {
 
 /* A thread takes a chunk, eight lines, of four neighbouring k, and transposes; half of the waves
  * take the right half of the lines. Eight neighbours write all of a line. */
-template <> struct carrier<false> {
+template <int Lines, int Threads> struct carrier<false, Lines, Threads> {
+    enum { LOADS = 4, HALF = Lines / 2 };
+    static_assert(Lines == Threads, "8 of each, in steps of 32 k");
     descriptor memory;
     unsigned pitch, offset[LOADS], slot[4];
     chunk next[LOADS];

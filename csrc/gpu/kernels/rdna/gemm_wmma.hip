@@ -3,9 +3,10 @@
  * Path of a call: chosen where it is modelled as faster than gemm_simt; launched by
  * gpu/launch_plan.c.
  *
- * Each of the 2 x 2 waves computes 64 x 64 sums of a tile: 64 rows, 32 columns of its left half and
- * the 32 columns half a tile further (gated: gate and up). Two steps of k lie in LDS: while one is
- * multiplied, the next one is written from registers, and the one after that is on its way to them.
+ * Each of the waves, 2 above each other, computes up to 64 x 64 sums of a tile: columns of its left
+ * half and as many half a tile further (gated: gate and up). Two steps of k lie in LDS: while one
+ * is multiplied, the next one is written from registers, and the one after that is on its way to
+ * them.
  *
  * The last step of k comes first: it alone may be cut. */
 #include "gpu/kernels/rdna/carrier.h"
@@ -15,22 +16,21 @@ typedef this_row row;
 typedef wave_sums<row> sums_of_wave;
 
 enum {
-    BLOCKS = sums_of_wave::BLOCKS,
-    WAVES_N = row::tile_n / sums_of_wave::SIDE,
-    HALF_N = row::tile_n / 2,
+    BLOCKS_M = sums_of_wave::BLOCKS_M,
+    BLOCKS_N = sums_of_wave::BLOCKS_N,
+    HALF_BLOCKS = sums_of_wave::HALF_BLOCKS,
+    WAVES_N = sums_of_wave::WAVES_N,
     B_LINES = row::tile_m * LINE, /* where B's lines begin */
     STAGE = B_LINES + row::tile_n * LINE,
     B_ALONG_K = row::layout == LAYOUT_NT,
 };
-static_assert(row::tile_m == CARRIED && row::tile_n == CARRIED && row::tile_k == LINE_K &&
-                  row::threads == CARRIERS && row::lds == 2 * STAGE,
-              "kernels.def");
+static_assert(row::tile_k == LINE_K && row::lds == 2 * STAGE, "kernels.def");
 static_assert(row::layout == LAYOUT_NT || row::layout == LAYOUT_NN, "lines of A are along k");
 
 /* Block j of a wave's columns begins this many lines of B after its first. */
 MMF_DEVICE constexpr int column_line(int j)
 {
-    return j / 2 * HALF_N + j % 2 * 16;
+    return j / HALF_BLOCKS * (row::tile_n / 2) + j % HALF_BLOCKS * 16;
 }
 
 /* What this wave wrote to LDS is there, and so is what the others wrote. Loads from memory stay
@@ -43,8 +43,10 @@ MMF_DEVICE void meet()
 }
 
 struct main_loop {
-    carrier<true> a;
-    carrier<B_ALONG_K> b;
+    typedef carrier<true, row::tile_m, row::threads> carrier_a;
+    typedef carrier<B_ALONG_K, row::tile_n, row::threads> carrier_b;
+    carrier_a a;
+    carrier_b b;
     reader of_a, of_b;
     unsigned k, k_top; /* that is fetched next, and the last one to be fetched */
 
@@ -62,20 +64,20 @@ struct main_loop {
         a.start(rows, rows, false);
         b.start(columns[0], columns[1], args.gated);
         const unsigned lane = (unsigned)thread_id() & (LANES - 1);
-        of_a.start(wave / WAVES_N * sums_of_wave::SIDE, lane & 15);
-        of_b.start(wave % WAVES_N * (sums_of_wave::SIDE / 2), line_of_b(lane));
+        of_a.start(wave / WAVES_N * sums_of_wave::ROWS, lane & 15);
+        of_b.start(wave % WAVES_N * (sums_of_wave::COLUMNS / 2), line_of_b(lane));
     }
 
-    __attribute__((device, always_inline)) void read(local stage, int part,
-                                                     fragment of[2][BLOCKS]) const
+    __attribute__((device, always_inline)) void read(local stage, int part, fragment rows[BLOCKS_M],
+                                                     fragment columns[BLOCKS_N]) const
     {
-        of[0][0] = of_a.read(stage, part, 0); /* with B's, enough for the first products */
+        rows[0] = of_a.read(stage, part, 0); /* with B's, enough for the first products */
         MMF_UNROLL
-        for (int j = 0; j < BLOCKS; j++)
-            of[1][j] = of_b.read(stage + B_LINES, part, column_line(j));
+        for (int j = 0; j < BLOCKS_N; j++)
+            columns[j] = of_b.read(stage + B_LINES, part, column_line(j));
         MMF_UNROLL
-        for (int i = 1; i < BLOCKS; i++)
-            of[0][i] = of_a.read(stage, part, i * 16);
+        for (int i = 1; i < BLOCKS_M; i++)
+            rows[i] = of_a.read(stage, part, i * 16);
     }
 
     __attribute__((device, always_inline)) void put(local stage) const
@@ -93,15 +95,15 @@ struct main_loop {
     }
 
     __attribute__((device, always_inline)) void multiply_step(local stage, local other,
-                                                              block sum[BLOCKS][BLOCKS])
+                                                              block sum[BLOCKS_M][BLOCKS_N])
     {
         meet();
         MMF_UNROLL
         for (int part = 0; part < PARTS; part++) {
-            fragment of[2][BLOCKS];
-            read(stage, part, of);
+            fragment rows[BLOCKS_M], columns[BLOCKS_N];
+            read(stage, part, rows, columns);
             MMF_UNROLL
-            for (int i = 0; i < BLOCKS; i++) {
+            for (int i = 0; i < BLOCKS_M; i++) {
                 if (part == 0 && i == 1) {
                     keep_order(); /* these fragments are read first, and these products begin */
                     put(other);
@@ -109,15 +111,15 @@ struct main_loop {
                     keep_order();
                 }
                 MMF_UNROLL
-                for (int j = 0; j < BLOCKS; j++)
-                    sum[i][j] = multiply<row::operands>(of[1][j], of[0][i], sum[i][j]);
+                for (int j = 0; j < BLOCKS_N; j++)
+                    sum[i][j] = multiply<row::operands>(columns[j], rows[i], sum[i][j]);
             }
         }
     }
 
     /* sum += A B over all of k. */
     __attribute__((device, always_inline)) void run(unsigned k_end, local lines,
-                                                    block sum[BLOCKS][BLOCKS])
+                                                    block sum[BLOCKS_M][BLOCKS_N])
     {
         const unsigned k_last = (k_end - 1) / LINE_K * LINE_K;
         a.fetch_cut(k_last, k_end - k_last);
@@ -136,8 +138,9 @@ struct main_loop {
                 break;
         }
         /* The last loads, all at once: or each use of their registers would wait. */
-        asm volatile("" ::"v"(a.next[0]), "v"(a.next[1]), "v"(a.next[2]), "v"(a.next[3]),
-                     "v"(b.next[0]), "v"(b.next[1]), "v"(b.next[2]), "v"(b.next[3]));
+        enum { A = carrier_a::LOADS, B = carrier_b::LOADS };
+        asm volatile("" ::"v"(a.next[0]), "v"(a.next[1]), "v"(a.next[2 % A]), "v"(a.next[3 % A]),
+                     "v"(b.next[0]), "v"(b.next[1]), "v"(b.next[2 % B]), "v"(b.next[3 % B]));
     }
 };
 

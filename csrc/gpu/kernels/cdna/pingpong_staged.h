@@ -1,0 +1,317 @@
+/* The products of a tile on gfx942: A and B go through registers to LDS while products are summed.
+ * pingpong.h has the schedule. Path of a call: the loop over k of gemm_pingpong_staged and
+ * gemm_pingpong_staged_splitk.
+ *
+ * LDS holds one step of k. A phase of reading also writes what the next one reads, and loads the
+ * same for the step after it:
+ *
+ *     read A's first half, B     write A's second half       load it for the next step
+ *     read A's second half       write A's first half, B     load them for the step after
+ *
+ * What the first phase reads is called soon here, the rest late; ACROSS, the rest is a part of B.
+ */
+#ifndef MMF_CDNA_PINGPONG_STAGED_H
+#define MMF_CDNA_PINGPONG_STAGED_H
+
+#include "gpu/kernels/cdna/carrier.h"
+#include "gpu/kernels/cdna/pingpong.h"
+
+enum {
+    STEP_BYTES = B_LINES + PARTS * B_PART,
+    /* The step lies where the tile's matrices do, unless the sums of a band take more. */
+    OVER_MATRICES = row::lds < STEP_BYTES + TILE_BYTES,
+};
+static_assert(row::lds >= STEP_BYTES, "kernels.def");
+
+/* Chunks of lines along k on their way: Loads of a thread from each of Parts parts of Half lines,
+ * to `at` in shared memory. The second phase reads the last Late parts, the first one the rest. */
+template <int Half, int Loads, int Parts, int Late> struct staged_lines {
+    enum { SOON = Parts - Late };
+    half_tile<true, Half> of[Parts];
+    unsigned offset[Parts][Loads];
+    chunk next[Parts][Loads];
+    unsigned at;
+
+    __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
+                                                      const halves &operands, long long first,
+                                                      int count, unsigned begin)
+    {
+        at = begin + thread_id() * 16;
+        MMF_UNROLL
+        for (int h = 0; h < Parts; h++) {
+            of[h].start(args, t, h, operands, first, count);
+            MMF_UNROLL
+            for (int i = 0; i < Loads; i++)
+                offset[h][i] = of[h].offset(line_chunks::line(i), line_chunks::k(i));
+        }
+    }
+
+    __attribute__((device, always_inline)) void fetch(int h, unsigned k_at)
+    {
+        MMF_UNROLL
+        for (int i = 0; i < Loads; i++)
+            next[h][i] = load_chunk<true>(of[h].memory, offset[h][i], k_at);
+    }
+
+    __attribute__((device, always_inline)) unsigned step() const
+    {
+        return of[0].step();
+    }
+
+    /* As far as k goes; zeros beyond. */
+    __attribute__((device, always_inline)) void fetch_cut(int h, unsigned k_at, int left)
+    {
+        MMF_UNROLL
+        for (int i = 0; i < Loads; i++) {
+            const bool inside = line_chunks::k(i) < left;
+            next[h][i] = load_chunk<true>(of[h].memory, inside ? offset[h][i] + k_at : NOWHERE, 0);
+        }
+    }
+
+    __attribute__((device, always_inline)) void put(local lines, int h) const
+    {
+        MMF_UNROLL
+        for (int i = 0; i < Loads; i++)
+            *(MMF_LOCAL chunk *)(lines + (at + h * Half * LINE + i * LOAD_BYTES)) = next[h][i];
+    }
+
+    __attribute__((device, always_inline)) void fetch_soon(unsigned k_at)
+    {
+        MMF_UNROLL
+        for (int h = 0; h < SOON; h++)
+            fetch(h, k_at);
+    }
+
+    __attribute__((device, always_inline)) void fetch_late(unsigned k_at)
+    {
+        MMF_UNROLL
+        for (int h = SOON; h < Parts; h++)
+            fetch(h, k_at);
+    }
+
+    __attribute__((device, always_inline)) void fetch_soon_cut(unsigned k_at, int left)
+    {
+        MMF_UNROLL
+        for (int h = 0; h < SOON; h++)
+            fetch_cut(h, k_at, left);
+    }
+
+    __attribute__((device, always_inline)) void fetch_late_cut(unsigned k_at, int left)
+    {
+        MMF_UNROLL
+        for (int h = SOON; h < Parts; h++)
+            fetch_cut(h, k_at, left);
+    }
+
+    __attribute__((device, always_inline)) void put_soon(local lines) const
+    {
+        MMF_UNROLL
+        for (int h = 0; h < SOON; h++)
+            put(lines, h);
+    }
+
+    __attribute__((device, always_inline)) void put_late(local lines) const
+    {
+        MMF_UNROLL
+        for (int h = SOON; h < Parts; h++)
+            put(lines, h);
+    }
+};
+
+/* Rows of B, which are lines across k, on their way: as the carrier for such lines does it, with
+ * addresses that are always inside. */
+struct staged_rows {
+    static_assert(B_ALONG_K || transposer::LOADS == 2 * B_LOADS, "four k of eight lines a thread");
+    half_tile<false, PART_N> of;
+    unsigned offset[transposer::LOADS], begin;
+    transposer chunks;
+
+    __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
+                                                      const halves &operands, long long first,
+                                                      int count, unsigned from)
+    {
+        of.start(args, t, transposer::half(), operands, first, count);
+        begin = from;
+        chunks.start(PART_N);
+        MMF_UNROLL
+        for (int i = 0; i < transposer::LOADS; i++)
+            offset[i] = of.offset((int)transposer::first_line(), (int)transposer::first_k() + i);
+    }
+
+    __attribute__((device, always_inline)) unsigned step() const
+    {
+        return of.step();
+    }
+
+    __attribute__((device, always_inline)) void fetch_soon(unsigned k_at)
+    {
+        MMF_UNROLL
+        for (int i = 0; i < transposer::LOADS; i++)
+            chunks.next[i] = load_chunk<true>(of.memory, offset[i], k_at);
+    }
+
+    __attribute__((device, always_inline)) void fetch_soon_cut(unsigned k_at, int left)
+    {
+        MMF_UNROLL
+        for (int i = 0; i < transposer::LOADS; i++) {
+            const bool inside = (int)transposer::first_k() + i < left;
+            chunks.next[i] = load_chunk<true>(of.memory, inside ? offset[i] + k_at : NOWHERE, 0);
+        }
+    }
+
+    __attribute__((device, always_inline)) void put_soon(local lines) const
+    {
+        chunks.put(lines + begin);
+    }
+
+    __attribute__((device, always_inline)) void fetch_late(unsigned)
+    {
+    }
+
+    __attribute__((device, always_inline)) void fetch_late_cut(unsigned, int)
+    {
+    }
+
+    __attribute__((device, always_inline)) void put_late(local) const
+    {
+    }
+};
+
+/* What a wave knows in the main loop. */
+struct main_loop : wave_products<false> {
+    staged_lines<HALF_M, A_LOADS, 2, !ACROSS> a_chunks;
+    choose<B_ALONG_K, staged_lines<PART_N, B_LOADS, PARTS, ACROSS>, staged_rows>::type b_chunks;
+    local lines;
+    fragment_places<true> a_places;
+    fragment_places<B_ALONG_K> b_places;
+
+    __attribute__((device, always_inline)) void read_a(int h)
+    {
+        MMF_UNROLL
+        for (int i = 0; i < 2 * HALF_BLOCKS; i++) {
+            const int k = i / HALF_BLOCKS, n = i % HALF_BLOCKS;
+            a[k][ACROSS ? h : n] = a_places.read(lines, k, h * HALF_M + block_line(n));
+        }
+    }
+
+    /* Parts first to last - 1. */
+    __attribute__((device, always_inline)) void read_b(int first, int last)
+    {
+        MMF_UNROLL
+        for (int i = first * 4; i < last * 4; i++)
+            b[i / 4][i / 2 % 2][i % 2] =
+                b_places.read(lines, i / 2 % 2, i / 4 * PART_N + block_line(i % 2));
+    }
+
+    __attribute__((device, always_inline)) void read_soon()
+    {
+        read_a(0);
+        if (ACROSS)
+            read_a(1);
+        read_b(0, PARTS - ACROSS);
+    }
+
+    __attribute__((device, always_inline)) void read_late()
+    {
+        if (!ACROSS)
+            read_a(1);
+        read_b(PARTS - ACROSS, PARTS);
+    }
+
+    __attribute__((device, always_inline)) void put_soon()
+    {
+        a_chunks.put_soon(lines);
+        b_chunks.put_soon(lines);
+    }
+
+    __attribute__((device, always_inline)) void put_late()
+    {
+        a_chunks.put_late(lines);
+        b_chunks.put_late(lines);
+    }
+
+    __attribute__((device, always_inline)) void fetch_soon(const step_offsets &next)
+    {
+        a_chunks.fetch_soon(next.of_a.at);
+        b_chunks.fetch_soon(next.b().at);
+    }
+
+    __attribute__((device, always_inline)) void fetch_late(const step_offsets &next)
+    {
+        a_chunks.fetch_late(next.of_a.at);
+        b_chunks.fetch_late(next.b().at);
+    }
+
+    __attribute__((device, always_inline)) void run(unsigned k_end, bool late)
+    {
+        step_offsets next;
+        next.start(k_end, a_chunks.step(), b_chunks.step());
+        a_chunks.fetch_soon_cut(next.of_a.cut, next.left);
+        b_chunks.fetch_soon_cut(next.b().cut, next.left);
+        a_chunks.fetch_late_cut(next.of_a.cut, next.left);
+        b_chunks.fetch_late_cut(next.b().cut, next.left);
+        keep_order();
+        this->clear();
+        wait_until<LATE_LOADS, ANY_SHARED>();
+        put_soon();
+        keep_order();
+        fetch_soon(next);
+        wait_until<ANY_MEMORY, 0>();
+        meet();
+        if (TURNS && late)
+            meet();
+        MMF_ROLLED
+        for (unsigned left = next.steps; left; left--) {
+            read_soon();
+            keep_order();
+            wait_until<REST_LOADS, ANY_SHARED>();
+            put_late();
+            fetch_late(next);
+            wait_until<ANY_MEMORY, 0>();
+            meet();
+            this->template multiply_half<0>();
+            next.advance();
+            read_late();
+            keep_order();
+            wait_until<LATE_LOADS, ANY_SHARED>();
+            put_soon();
+            fetch_soon(next);
+            wait_until<ANY_MEMORY, 0>();
+            meet();
+            this->template multiply_half<1>();
+        }
+        if (TURNS && !late)
+            meet();
+        wait_until<0, ANY_SHARED>(); /* for what was loaded once more: the registers are free */
+    }
+};
+
+MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
+{
+    MMF_SHARED static char shared[row::lds];
+    const int wave = __builtin_amdgcn_readfirstlane(thread_id() >> 6);
+    const tile t = tile_of_workgroup<row>(args, shared);
+    main_loop loop;
+    loop.lines = (local)shared;
+    const halves of_a = {MMF_GEMM_A, MMF_GEMM_A};
+    const halves of_b = {MMF_GEMM_B, args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B};
+    loop.a_chunks.start(args, t, of_a, t.m0, t.rows, 0);
+    loop.b_chunks.start(args, t, of_b, t.n0, t.cols, B_LINES);
+    /* ACROSS, what lies there is written behind the first barrier of the loop. */
+    if (OVER_MATRICES && !ACROSS)
+        barrier();
+    loop.a_places.start(0,
+                        HALF_BLOCKS % 2 ? block_line(wave / WAVES_N) : wave / WAVES_N * HALF_ROWS);
+    loop.b_places.start(B_LINES, wave % WAVES_N * 32);
+    loop.run(k_count(args), wave / 4);
+    if (OVER_MATRICES || !(IN_PIECES || loop.in_registers(args)))
+        barrier();
+    if (OVER_MATRICES)
+        find_matrices_again(read_again(args), t);
+    if (IN_PIECES)
+        store_piece(read_again(args), t, loop, wave);
+    else
+        loop.finish<1>(read_again(args), t, shared, wave / WAVES_N, wave % WAVES_N);
+}
+
+#endif

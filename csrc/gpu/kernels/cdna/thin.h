@@ -1,0 +1,261 @@
+/* The products of a tile of 16 or 32 rows and 32 columns (B along n: 64), for few rows of A:
+ * loading B is what takes the time then. Both operands go straight from memory to the registers of
+ * the lane that multiplies them, lines in whole chunks of 16 bytes. Path of a call: the loop over k
+ * of gemm_thin and gemm_thin_splitk.
+ *
+ * The waves of a workgroup share k: each takes every fourth step. While a step is multiplied, the
+ * wave's next one is on its way. Their sums meet in shared memory and are added in the order of the
+ * waves. */
+#ifndef MMF_CDNA_THIN_H
+#define MMF_CDNA_THIN_H
+
+#include "gpu/kernels/cdna/fragment.h"
+#include "gpu/kernels/cdna/memory.h"
+#include "gpu/kernels/cdna/piece.h"
+
+typedef this_row row;
+
+enum {
+    WAVES = row::threads / 64,
+    ALONG_K = row::layout == LAYOUT_NT, /* B's lines */
+    A_BLOCKS = row::tile_m / 16,
+    B_BLOCKS = row::tile_n / 16,        /* gated: the first half of gate, the second of up */
+    PARTS = row::tile_k / (WAVES * 32), /* of 32 k in a wave's step */
+    STEPS = 2,                          /* of a wave at once: one multiplied, one on its way */
+    PITCH = row::tile_n + 4,            /* floats of a line of sums in shared memory */
+    WAVE_SUMS = row::tile_m * PITCH,
+    SUM_THREADS = row::tile_n / 4, /* of a row, when the sums of waves are added */
+};
+static_assert(row::layout == LAYOUT_NT || row::layout == LAYOUT_NN, "lines of A along k");
+static_assert(B_BLOCKS == (ALONG_K ? 2 : 4), "halves of a block, or of two");
+static_assert(row::tile_k == WAVES * PARTS * 32, "kernels.def");
+static_assert(row::lds == WAVES * WAVE_SUMS * (int)sizeof(float) + TILE_BYTES, "kernels.def");
+
+MMF_DEVICE descriptor bounded(char *matrix, unsigned bytes)
+{
+    return __builtin_amdgcn_make_buffer_rsrc(matrix, 0, (int)bytes, RAW_BUFFER);
+}
+
+/* This lane's line of 16. Beyond the tile's last line that one stands for it; its sums are not
+ * stored. */
+template <bool Once> struct lane_of_block {
+    descriptor memory;
+    unsigned at;
+
+    /* begin, count: lines of the tile; first: of the block. */
+    __attribute__((device, always_inline)) void start(char *matrix, long long line, long long begin,
+                                                      int count, int first, unsigned k_end)
+    {
+        const unsigned pitch = count > 1 ? (unsigned)line * 2 : 0; /* a single line: any */
+        const int mine = first + (thread_id() & 15), last = count - 1;
+        memory = bounded(matrix + begin * line * 2, last * pitch + k_end * 2);
+        at = (mine < last ? mine : last) * pitch;
+    }
+
+    /* 8 elements from k on; zeros where there is no such k. What is read once leaves the caches to
+     * others. */
+    __attribute__((device, always_inline)) chunk load(unsigned k, unsigned k_end) const
+    {
+        return __builtin_amdgcn_raw_buffer_load_b128(
+            memory, (int)(k < k_end ? at + k * 2 : NOWHERE), 0, Once ? 2 : 0);
+    }
+};
+
+template <bool AlongK> struct columns_of;
+
+/* B with lines along k. */
+template <> struct columns_of<true> {
+    lane_of_block<row::tile_m == 16> of[2]; /* more rows: other tiles may read it, too */
+
+    struct part {
+        chunk of[2];
+
+        __attribute__((device, always_inline)) chunk block_of(int j) const
+        {
+            return of[j];
+        }
+    };
+
+    __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t)
+    {
+        const int up = args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B;
+        const unsigned k_end = k_count(args), begin = k_begin(args) * 2;
+        of[0].start(t.matrix(MMF_GEMM_B) + begin, args.strides[MMF_GEMM_B].col, t.n0, t.cols, 0,
+                    k_end);
+        of[1].start(t.matrix(up) + begin, args.strides[up].col, t.n0, t.cols, args.gated ? 0 : 16,
+                    k_end);
+    }
+
+    __attribute__((device, always_inline)) void load(part &to, unsigned k, unsigned k_end) const
+    {
+        MMF_UNROLL
+        for (int j = 0; j < 2; j++)
+            to.of[j] = of[j].load(k, k_end);
+    }
+
+    /* Sums of one m and four n, of each block. */
+    static __attribute__((device, always_inline)) void put(const block *sum, float *line)
+    {
+        MMF_UNROLL
+        for (int j = 0; j < 2; j++)
+            *(block *)(line + j * 16 + (thread_id() & 63) / 16 * 4) = sum[j];
+    }
+};
+
+/* B with lines along n: a lane reads two neighbouring columns of either half of the tile, of which
+ * the first is in the even block of the half, the second in the odd one. */
+template <> struct columns_of<false> {
+    descriptor memory[2];
+    unsigned at[2], pitch;
+
+    struct part {
+        unsigned pair[2][8];
+
+        __attribute__((device, always_inline)) chunk block_of(int j) const
+        {
+            const unsigned *const of = pair[j / 2], either = j % 2 ? 0x07060302 : 0x05040100;
+            chunk lines;
+            MMF_UNROLL
+            for (int i = 0; i < 4; i++)
+                lines[i] = __builtin_amdgcn_perm(of[2 * i + 1], of[2 * i], either);
+            return lines;
+        }
+    };
+
+    __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t)
+    {
+        enum { HALF = row::tile_n / 2 };
+        const int up = args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B;
+        const int mine = (thread_id() & 15) * 2;
+        pitch = (unsigned)args.strides[MMF_GEMM_B].row * 2;
+        MMF_UNROLL
+        for (int h = 0; h < 2; h++) {
+            /* Without columns on the right those on the left are read again. */
+            const int begin = h == 0 || args.gated || t.cols <= HALF ? 0 : HALF;
+            /* Beyond the last pair of columns that one is read; its sums are not stored. */
+            const int last = (t.cols - begin < HALF ? t.cols - begin : HALF) - 2;
+            at[h] = (mine < last ? mine : last) * 2;
+            /* The compiler may compute it in a vector register. */
+            const int bytes =
+                __builtin_amdgcn_readfirstlane((int)((k_count(args) - 1) * pitch + (last + 2) * 2));
+            char *const lines = t.matrix(h ? up : MMF_GEMM_B) + k_begin(args) * (long long)pitch;
+            memory[h] = bounded(lines + (t.n0 + begin) * 2, (unsigned)bytes);
+        }
+    }
+
+    __attribute__((device, always_inline)) void load(part &to, unsigned k, unsigned k_end) const
+    {
+        MMF_UNROLL
+        for (int i = 0; i < 8; i++) {
+            MMF_UNROLL
+            for (int h = 0; h < 2; h++) {
+                const unsigned from = k < k_end ? at[h] + k * pitch : NOWHERE;
+                to.pair[h][i] =
+                    __builtin_amdgcn_raw_buffer_load_b32(memory[h], (int)(from + i * pitch), 0, 0);
+            }
+        }
+    }
+
+    /* Of one m: in either half, sums of four even n and of the odd ones between them. */
+    static __attribute__((device, always_inline)) void put(const block *sum, float *line)
+    {
+        MMF_UNROLL
+        for (int h = 0; h < 2; h++) {
+            const block even = sum[2 * h], odd = sum[2 * h + 1];
+            float *const to = line + h * (row::tile_n / 2) + (thread_id() & 63) / 16 * 8;
+            *(block *)to = block{even[0], odd[0], even[1], odd[1]};
+            *(block *)(to + 4) = block{even[2], odd[2], even[3], odd[3]};
+        }
+    }
+};
+
+typedef columns_of<ALONG_K> columns;
+
+struct operands {
+    lane_of_block<false> a[A_BLOCKS];
+    columns b;
+};
+
+struct step {
+    chunk a[PARTS][A_BLOCKS];
+    columns::part b[PARTS];
+
+    __attribute__((device, always_inline)) void load(const operands &of, unsigned k, unsigned k_end)
+    {
+        MMF_UNROLL
+        for (int part = 0; part < PARTS; part++) {
+            of.b.load(b[part], k + part * 32, k_end);
+            MMF_UNROLL
+            for (int i = 0; i < A_BLOCKS; i++)
+                a[part][i] = of.a[i].load(k + part * 32, k_end);
+        }
+    }
+
+    __attribute__((device, always_inline)) void multiply_into(block sum[A_BLOCKS][B_BLOCKS]) const
+    {
+        MMF_UNROLL
+        for (int part = 0; part < PARTS; part++) {
+            MMF_UNROLL
+            for (int j = 0; j < B_BLOCKS; j++) {
+                const chunk of_b = b[part].block_of(j);
+                MMF_UNROLL
+                for (int i = 0; i < A_BLOCKS; i++)
+                    sum[i][j] = multiply<row::operands>(of_b, a[part][i], sum[i][j]);
+            }
+        }
+    }
+};
+
+MMF_DEVICE void find_operands(const mmf_gemm_args &args, const tile &t, operands &of)
+{
+    char *const a = t.matrix(MMF_GEMM_A) + k_begin(args) * 2;
+    MMF_UNROLL
+    for (int i = 0; i < A_BLOCKS; i++)
+        of.a[i].start(a, args.strides[MMF_GEMM_A].row, t.m0, t.rows, i * 16, k_count(args));
+    of.b.start(args, t);
+}
+
+/* The sums of this wave's share of k. */
+MMF_DEVICE void sum_products(const operands &of, unsigned k_end, unsigned wave,
+                             block sum[A_BLOCKS][B_BLOCKS])
+{
+    unsigned k = wave * (PARTS * 32) + (thread_id() & 63) / 16 * 8;
+    step steps[STEPS];
+    MMF_UNROLL
+    for (int s = 0; s < STEPS; s++)
+        steps[s].load(of, k + s * row::tile_k, k_end);
+    MMF_ROLLED
+    for (unsigned done = 0; done < k_end; done += STEPS * row::tile_k) {
+        MMF_UNROLL
+        for (int s = 0; s < STEPS; s++) {
+            k += row::tile_k;
+            steps[s].multiply_into(sum);
+            steps[s].load(of, k + row::tile_k, k_end); /* behind the last step: zeros */
+        }
+    }
+    wait_until<0, ANY_SHARED>(); /* the zeros: or each use of their registers would wait */
+}
+
+/* The sums of all waves, in their order: each thread hands some blocks of four columns to `to`. */
+template <class To>
+MMF_DEVICE void add_waves(const block sum[A_BLOCKS][B_BLOCKS], unsigned wave, float *lines,
+                          const To &to)
+{
+    float *const mine = lines + wave * WAVE_SUMS + (thread_id() & 15) * PITCH;
+    MMF_UNROLL
+    for (int i = 0; i < A_BLOCKS; i++)
+        columns::put(sum[i], mine + i * 16 * PITCH);
+    barrier();
+    const int n = thread_id() % SUM_THREADS * 4;
+    MMF_UNROLL
+    for (int m = thread_id() / SUM_THREADS; m < row::tile_m; m += row::threads / SUM_THREADS) {
+        float *const at = lines + m * PITCH + n;
+        block total = *(const block *)at;
+        MMF_UNROLL
+        for (int w = 1; w < WAVES; w++)
+            total += *(const block *)(at + w * WAVE_SUMS);
+        to.put(m, n, total);
+    }
+}
+
+#endif
