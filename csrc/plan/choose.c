@@ -123,25 +123,37 @@ static bool implements(const mmf_kernel *kernel, const mmf_problem *problem, cha
     return true;
 }
 
+/* The kernels that force_kernel, else the environment, asks for on a device. */
+static const mmf_kernel_set *wanted_on(mmf_device device)
+{
+    return mmf_kernel_set_concerns(&forced, device) ? &forced : &only;
+}
+
+/* May a kernel for this device run on it, whatever the problem? */
+static bool permitted(int index, mmf_device device)
+{
+    const mmf_kernel_set *wanted = wanted_on(device);
+    return (mmf_kernel_set_has(wanted, index) || !mmf_kernel_set_concerns(wanted, device)) &&
+           !mmf_kernel_set_has(&disabled, index);
+}
+
 bool mmf_plan_accepts(int index, const mmf_problem *problem, char *reason)
 {
     const mmf_kernel *kernel = mmf_kernel_at(index);
-    const bool forces = mmf_kernel_set_concerns(&forced, problem->device);
-    const mmf_kernel_set *wanted = forces ? &forced : &only;
     char text[MMF_REASON_TEXT - 48], device[24];
     if (!mmf_kernel_is_for(kernel, problem->device)) {
         snprintf(reason, MMF_REASON_TEXT, "does not run on %s",
                  mmf_device_name(problem->device, device));
         return false;
     }
-    if (mmf_kernel_set_concerns(wanted, problem->device) && !mmf_kernel_set_has(wanted, index)) {
-        snprintf(reason, MMF_REASON_TEXT, "%s is forced%s",
-                 mmf_kernel_set_text(wanted, text, sizeof text),
-                 forces ? "" : " by MATMUL_FUSED_KERNEL");
-        return false;
-    }
-    if (mmf_kernel_set_has(&disabled, index)) {
-        snprintf(reason, MMF_REASON_TEXT, "disabled by MATMUL_FUSED_DISABLE");
+    if (!permitted(index, problem->device)) {
+        const mmf_kernel_set *wanted = wanted_on(problem->device);
+        if (mmf_kernel_set_concerns(wanted, problem->device) && !mmf_kernel_set_has(wanted, index))
+            snprintf(reason, MMF_REASON_TEXT, "%s is forced%s",
+                     mmf_kernel_set_text(wanted, text, sizeof text),
+                     wanted == &forced ? "" : " by MATMUL_FUSED_KERNEL");
+        else
+            snprintf(reason, MMF_REASON_TEXT, "disabled by MATMUL_FUSED_DISABLE");
         return false;
     }
     return implements(kernel, problem, reason) && kernel->family->supports(kernel, problem, reason);
@@ -176,7 +188,8 @@ const mmf_kernel *mmf_plan_modelled(const mmf_problem *problem)
     for (int i = 0; i < MMF_KERNELS; i++) {
         char reason[MMF_REASON_TEXT];
         const mmf_kernel *kernel = mmf_kernel_at(i);
-        if (!mmf_kernel_is_for(kernel, problem->device) || !mmf_plan_accepts(i, problem, reason))
+        if (!mmf_kernel_is_for(kernel, problem->device) || !permitted(i, problem->device) ||
+            !mmf_plan_accepts(i, problem, reason))
             continue;
         const double score = mmf_plan_seconds(problem, kernel, units, bytes);
         const double gflops = mmf_plan_gflops(problem, kernel);
