@@ -41,7 +41,8 @@ def complaints(ptxas, target, image, folder):
     command = [ptxas, "-v", f"-arch={target}", source, "-o", folder / "kernel.cubin"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     memory = re.findall(r"(\d+) bytes (stack frame|spill stores|spill loads)", done.stdout)
-    assert done.returncode == 0 and memory, done.stdout
+    assert done.returncode == 0, done.stdout
+    assert memory, done.stdout
     return [f"{count} bytes {what}" for count, what in memory if count != "0"] + re.findall(r"C75\d+", done.stdout)
 
 
