@@ -58,38 +58,19 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     mmf_splitk_configure(kernel, p, piece_of(kernel, p), config);
 }
 
-const mmf_family mmf_gpu_thin_splitk = {
-    .name = "gemm_thin_splitk",
-    .features = MMF_GPU_EPILOGUE_FEATURES,
-    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
-    .supports = supports,
-    .configure = configure,
-    .run = mmf_gpu_gemm_run,
-    .rows_independent_of_m = false, /* k is split where tiles are few */
-    .work = thin_work,
-    .gflops_float = MMF_AMD_GFLOPS,
-};
+#define FAMILY(NAME, WORK)                                                                         \
+    const mmf_family mmf_gpu_##NAME = {                                                            \
+        .name = "gemm_" #NAME,                                                                     \
+        .features = MMF_GPU_EPILOGUE_FEATURES,                                                     \
+        .dtypes = MMF_GPU_EPILOGUE_DTYPES,                                                         \
+        .supports = supports,                                                                      \
+        .configure = configure,                                                                    \
+        .run = mmf_gpu_gemm_run,                                                                   \
+        .rows_independent_of_m = false, /* k is split where tiles are few */                       \
+        .work = WORK,                                                                              \
+        .gflops_float = MMF_AMD_GFLOPS,                                                            \
+    }
 
-const mmf_family mmf_gpu_pingpong_splitk = {
-    .name = "gemm_pingpong_splitk",
-    .features = MMF_GPU_EPILOGUE_FEATURES,
-    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
-    .supports = supports,
-    .configure = configure,
-    .run = mmf_gpu_gemm_run,
-    .rows_independent_of_m = false, /* k is split where tiles are few */
-    .work = work,
-    .gflops_float = MMF_AMD_GFLOPS,
-};
-
-const mmf_family mmf_gpu_pingpong_staged_splitk = {
-    .name = "gemm_pingpong_staged_splitk",
-    .features = MMF_GPU_EPILOGUE_FEATURES,
-    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
-    .supports = supports,
-    .configure = configure,
-    .run = mmf_gpu_gemm_run,
-    .rows_independent_of_m = false, /* k is split where tiles are few */
-    .work = work,
-    .gflops_float = MMF_AMD_GFLOPS,
-};
+FAMILY(thin_splitk, thin_work);
+FAMILY(pingpong_splitk, work);
+FAMILY(pingpong_staged_splitk, work);
