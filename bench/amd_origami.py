@@ -1,6 +1,6 @@
 """The plan's choice of tile beside that of Origami, AMD's analytical model, into bench/AMD_MODEL.md. Nothing is timed.
 
-    pip download --no-deps --no-binary :all: rocm-origami==0.0.3     once, by hand
+    pip download --no-deps --no-binary rocm-origami rocm-origami==0.0.3     once, by hand
     python bench/amd_origami.py rocm_origami-0.0.3.tar.gz [--write]
 
 Origami (MIT, package rocm-origami) is compiled in a temporary folder, with a C++20 compiler, from the archive and two

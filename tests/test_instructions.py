@@ -111,7 +111,7 @@ PLANTED = {
         "csrc/plan/cache.c",
         "    if (!entry || make_key(r, key) != entry->words ||",
         "    if (!entry || entry->words || make_key(r, key) != entry->words ||",
-        ("cpu small call", 3.0),
+        ("cpu small call", 2),
     ),
     "tiles of one panel": (
         "csrc/cpu/kernels/loops.inc",
