@@ -73,6 +73,24 @@ def test_wide_operands_take_the_matrix_cores(arch, dtype, layout):
     assert family.startswith("gemm_simt") if along_k else family == WIDE[dtype]
 
 
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950"])
+@pytest.mark.parametrize("dtype", WIDE)
+@pytest.mark.parametrize("turned", [False, True])
+def test_few_rows_and_small_results_of_wide_operands(arch, dtype, turned):
+    """Whole chunks go to gemm_thin, others to tiles of 64 x 64."""
+    dev = hipsim.Device(arch)
+
+    def picked(m, n, k):
+        weight = dev.empty((n, k), dtype).mT if turned else dev.empty((k, n), dtype)
+        found = mf.explain(dev.empty((m, k), dtype), weight)
+        assert found.rows_independent_of_m
+        return found.kernel
+
+    for m in (5, 16, 64):
+        assert picked(m, 4096, 4096).startswith("gemm_thin_")
+    assert picked(1000, 1000, 1001).startswith(f"{WIDE[dtype]}_64x64x")
+
+
 def test_info_shows_the_parts():
     info = mf.info()
     assert dict(info.backends)["AMD GPUs"].startswith("on: HIP ")

@@ -1,6 +1,7 @@
 """gemm_mfma_xf32 on simulated gfx942: when it runs, and that what it multiplies was rounded before.
 
-Whether the instruction rounds or truncates its inputs is not published: the simulator does either, with the same bits.
+The instruction was reported to truncate its inputs (docs/amd_gpus.md): the simulator rounds or truncates, with the same
+bits.
 """
 
 import numpy as np

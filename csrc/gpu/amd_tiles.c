@@ -128,8 +128,9 @@ void mmf_amd_thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work 
     const double lines = kernel->tile_m + kernel->tile_n;
     const int size = mmf_dtypes[p->dtype[MMF_A]].size;
     const double loads = lines * kernel->tile_k * size * gpu->flight / FLIGHT_BYTES;
-    const double products =
-        2. * kernel->tile_m * kernel->tile_n * kernel->tile_k / gpu->flops[size / 4];
+    const double busy = 0.89; /* the matrix cores, as in the loop of gemm_mfma on gfx942 */
+    const double products = 2 * (double)kernel->tile_m * kernel->tile_n * kernel->tile_k /
+                            (busy * gpu->flops[size / 4]);
     /* Tiles below each other run on units with other caches: of what they read once more, half of
      * the bytes are counted, for the cache that all share. */
     const double streams = mmf_problem_gated(p) ? 2 : 1;

@@ -113,14 +113,10 @@ static const struct {
     const char *name, *variable;
     bool (*set)(const char *value);
 } settings[] = {
-    {"devices", "HIPSIM_DEVICES", set_devices},
-    {"checks", "HIPSIM_CHECK", set_checks},
-    {"seed", "HIPSIM_SEED", set_seed},
-    {"order", "HIPSIM_ORDER", set_order},
-    {"threads", "HIPSIM_THREADS", set_threads},
-    {"limit", "HIPSIM_LIMIT", set_limit},
-    {"xf32", "HIPSIM_XF32", set_xf32},
-    {"version", "HIPSIM_HIP_VERSION", set_version},
+    {"devices", "HIPSIM_DEVICES", set_devices}, {"checks", "HIPSIM_CHECK", set_checks},
+    {"seed", "HIPSIM_SEED", set_seed},          {"order", "HIPSIM_ORDER", set_order},
+    {"threads", "HIPSIM_THREADS", set_threads}, {"limit", "HIPSIM_LIMIT", set_limit},
+    {"xf32", "HIPSIM_XF32", set_xf32},          {"version", "HIPSIM_HIP_VERSION", set_version},
     {"llvm", "HIPSIM_LLVM", set_llvm},
 };
 

@@ -84,8 +84,8 @@ template <> struct products<MMF_GEMM_FLOAT32> : unprepared {
     }
 };
 
-/* A part is one k of each lane. Unlike those of float, the sums of lane l are the lines 4 r + l / 16
- * of B. */
+/* A part is one k of each lane. Unlike those of float, the sums of lane l are the lines 4 r + l /
+ * 16 of B. */
 template <> struct products<MMF_GEMM_FLOAT64> : unprepared {
     typedef double real;
     typedef mmf_double4 sums;

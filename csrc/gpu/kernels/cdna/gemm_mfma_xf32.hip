@@ -1,6 +1,6 @@
 /* Matrix cores of gfx942: float32 inputs rounded to 11 bits (allow_tf32), to nearest, ties to even;
- * products of these exact, float sums. Whether the instruction rounds or truncates what has more
- * bits is not published, so nothing that it gets has more.
+ * products of these exact, float sums. The instruction was reported to truncate what has more bits
+ * (docs/amd_gpus.md), so nothing that it gets has more.
  * Path of a call: chosen before gemm_mfma_f32 where allow_tf32 is set; launched by
  * gpu/launch_plan.c. */
 #include "gpu/kernels/cdna/finish.h"

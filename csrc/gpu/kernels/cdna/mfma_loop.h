@@ -3,9 +3,9 @@
  * Path of a call: the loop over k of gemm_mfma, gemm_mfma_f32, gemm_mfma_xf32 and gemm_mfma_f64.
  *
  * Each wave computes 64 x 64 sums of a tile, or 32 x 64: 64 or 32 rows, 32 columns of its left half
- * and the 32 columns half a tile further (gated: gate and up). 128 bytes of each line of A and B lie in shared
- * memory, so that two workgroups of 128 x 128 share a CU and one multiplies while the other one
- * fetches. The next step's elements travel to registers meanwhile.
+ * and the 32 columns half a tile further (gated: gate and up). 128 bytes of each line of A and B
+ * lie in shared memory, so that two workgroups of 128 x 128 share a CU and one multiplies while the
+ * other one fetches. The next step's elements travel to registers meanwhile.
  *
  * The last step of k comes first: it alone may be cut, and needs masks. Elements outside of the
  * operands are out of the bounds of a buffer descriptor and come as 0. */
@@ -18,12 +18,12 @@
 typedef this_row row;
 
 enum {
-    WAVE = 64,    /* lanes, and columns of a wave's sums */
-    COLUMNS = 4,  /* blocks of 16 x 16 sums along them */
+    WAVE = 64,   /* lanes, and columns of a wave's sums */
+    COLUMNS = 4, /* blocks of 16 x 16 sums along them */
     WAVES_N = row::tile_n / WAVE,
     WAVES_M = row::threads / WAVE / WAVES_N,
     WAVE_ROWS = row::tile_m / WAVES_M,
-    BLOCKS = WAVE_ROWS / 16, /* along the rows */
+    BLOCKS = WAVE_ROWS / 16,      /* along the rows */
     HALF_M = row::tile_m / 2,     /* lines of a region */
     HALF_N = row::tile_n / 2,     /* gated: of a stream */
     B_LINES = row::tile_m * LINE, /* where B's lines begin */

@@ -91,8 +91,8 @@ template <> struct lane_sums<double> {
             line[4 * r + (thread_id() & 63) / 16] = sum[r];
     }
 
-    static __attribute__((device, always_inline)) void put_pairs(mmf_double4 even,
-                                                                 mmf_double4 odd, double *line)
+    static __attribute__((device, always_inline)) void put_pairs(mmf_double4 even, mmf_double4 odd,
+                                                                 double *line)
     {
         typedef double doubles __attribute__((ext_vector_type(2)));
         MMF_UNROLL
@@ -246,8 +246,7 @@ template <> struct columns_of<false> {
     {
         MMF_UNROLL
         for (int h = 0; h < 2; h++)
-            lane_sums<real>::put_pairs(sum[2 * h], sum[2 * h + 1],
-                                       line + h * (row::tile_n / 2));
+            lane_sums<real>::put_pairs(sum[2 * h], sum[2 * h + 1], line + h * (row::tile_n / 2));
     }
 };
 
