@@ -5,10 +5,10 @@
 
 typedef products<row::operands> product;
 
+/* Of 16 lines no more than two begin in the same bank, and two doubles are aligned. */
 enum {
-    PITCH = row::tile_n +
-        2,     /* doubles of a line of sums in shared memory; 16 lines begin in 8 banks */
-    BAND = 16, /* lines of sums there at once: a row of blocks of some waves */
+    PITCH = row::tile_n + 2, /* doubles of a line of sums in shared memory */
+    BAND = 16,               /* lines of sums there at once: a row of blocks of some waves */
 };
 static_assert(BAND * PITCH * (int)sizeof(double) + TILE_BYTES <= row::lds, "a band of sums");
 
