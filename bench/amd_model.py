@@ -36,6 +36,7 @@ WRITE_BYTES = 128  # assumed for all
 SHORT = {"gfx90a": 1024, "gfx942": 2048, "gfx950": 4096}  # operations of 16 bits, a clock and compute unit
 FLOPS = {"f16": SHORT, "bf16": SHORT, "f32": dict.fromkeys(SHORT, 256), "f64": dict.fromkeys(SHORT, 256)}
 FLOPS["f64"] = FLOPS["f64"] | {"gfx950": 128}
+FLOPS["xf32"] = {"gfx942": 1024}
 BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 DTYPES = {"bf16": "bfloat16", "f32": "float32", "f64": "float64"}  # that are counted
 FLIGHT_BYTES, FLIGHT_CYCLES = 44 << 10, 1000  # of a compute unit's loads
@@ -87,7 +88,8 @@ def share_of_loads(arch: str, kernel: str) -> float:
     """q9, for a step of k with one tile on the unit."""
     *sizes, operands = re.search(r"_(\d+)x(\d+)x(\d+)_(\w+)_", kernel).groups()
     m, n, k = map(int, sizes)
-    cycles = 2 * m * n * k / FLOPS[operands][arch]
+    rate = FLOPS["xf32" if "_xf32_" in kernel else operands][arch]
+    cycles = 2 * m * n * k / rate
     return min(1.0, cycles * FLIGHT_BYTES / ((m + n) * k * BYTES[operands] * FLIGHT_CYCLES))
 
 

@@ -47,6 +47,7 @@ MATRIX_CYCLES = {
     "v_mfma_f32_16x16x32_bf16": 16,
     "v_mfma_f32_16x16x4f32": 32,  # gfx90a
     "v_mfma_f32_16x16x4_f32": 32,
+    "v_mfma_f32_16x16x8_xf32": 16,
     "v_mfma_f64_16x16x4f64": 32,  # gfx90a
     "v_mfma_f64_16x16x4_f64": 32,
 }

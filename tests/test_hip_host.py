@@ -35,8 +35,8 @@ def test_every_part(arch, dtype):
     y = mf.matmul_fused(*x, "silu")
     assert (y.device, y.shape, y.dtype) == (f"rocm:{dev.ordinal}", (9, 12), dtype.name)
     check(dev.to_numpy(y), a, w.T, bias, activation="silu")
-    matrix = dtype.name == "bfloat16" and arch in ("gfx90a", "gfx942", "gfx950")
-    assert mf.explain(*x, "silu").family == ("gemm_mfma" if matrix else "gemm_simt")
+    matrix = {"bfloat16": "gemm_mfma", "float32": "gemm_mfma_f32"}[dtype.name]
+    assert mf.explain(*x, "silu").family == (matrix if arch != "gfx1100" else "gemm_simt")
 
 
 LONGEST = {"gemm_mfma": (np.float16, 2**30 - 8), "gemm_mfma_f32": (np.float32, 2**29 - 4)}
@@ -71,6 +71,24 @@ def test_wide_operands_take_the_matrix_cores(arch, dtype, layout):
     along_k = layout[0] == "N" or layout[1] == "T"  # which then has stride 2
     family = mf.explain(a[:, ::2], b[::2]).family
     assert family.startswith("gemm_simt") if along_k else family == WIDE[dtype]
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950"])
+@pytest.mark.parametrize("dtype", WIDE)
+@pytest.mark.parametrize("turned", [False, True])
+def test_few_rows_and_small_results_of_wide_operands(arch, dtype, turned):
+    """Whole chunks go to gemm_thin, others to tiles of 64 x 64."""
+    dev = hipsim.Device(arch)
+
+    def picked(m, n, k):
+        weight = dev.empty((n, k), dtype).mT if turned else dev.empty((k, n), dtype)
+        found = mf.explain(dev.empty((m, k), dtype), weight)
+        assert found.rows_independent_of_m
+        return found.kernel
+
+    for m in (5, 16, 64):
+        assert picked(m, 4096, 4096).startswith("gemm_thin_")
+    assert picked(1000, 1000, 1001).startswith(f"{WIDE[dtype]}_64x64x")
 
 
 def test_info_shows_the_parts():
@@ -111,7 +129,8 @@ def test_explain_says_which_kernel_and_why(dev, name):
     found = mf.explain(a, w, **others)
     refused = [row.reason for row in found.candidates if row.family == "gemm_mfma" and dtype[0] in row.name[-8:]]
     chunks = shapes[0][-1] % 8 == 0  # else gemm_thin refuses
-    assert found.family == ("gemm_simt" if why else "gemm_thin" if chunks else "gemm_mfma")
+    thin = dtype == "float32" or (chunks and not why)
+    assert found.family == ("gemm_thin" if thin else "gemm_simt" if why else "gemm_mfma")
     assert refused.count(None) == (0 if why else 1)  # of the instances for this dtype
     assert not why or all(reason.startswith(why) for reason in refused)
 
@@ -403,7 +422,7 @@ dev = hipsim.Device(0)
 stream, x, w, out = dev.stream(), dev.array(A), dev.array(B), dev.empty((9, 12))
 dev.synchronize()
 with dev.capture(stream) as graph:
-    with pytest.raises(mf.DeviceError, match="captured and gemm_simt_64x64x16_f32_any is not loaded yet; make one"):
+    with pytest.raises(mf.DeviceError, match="captured and gemm_mfma_f32_64x64x32_f32_nn is not loaded yet; make one"):
         mf.matmul_fused(x, w, out=out, stream=stream)
 assert hipsim.calls("hipModuleLoadData") == 0
 mf.matmul_fused(x, w, out=out, stream=stream)

@@ -34,23 +34,30 @@ def takes(monkeypatch, seconds):
     monkeypatch.setattr(tuning, "race", race)
 
 
-@pytest.mark.parametrize(
-    ("part", "family", "tiles"), [("gfx950", "gemm_pingpong", 7), ("gfx942", "gemm_pingpong_staged", 8)]
-)
+ORDERED = [  # of one order: part, family, its tiles, dtype
+    ("gfx950", "gemm_pingpong", 7, "float16"),
+    ("gfx942", "gemm_pingpong_staged", 8, "float16"),
+    ("gfx942", "gemm_mfma_f32", 2, "float32"),
+    ("gfx942", "gemm_mfma_xf32", 2, "float32"),
+    ("gfx942", "gemm_mfma_f64", 2, "float64"),
+]
+
+
+@pytest.mark.parametrize(("part", "family", "tiles", "dtype"), ORDERED)
 @pytest.mark.parametrize("general", [False, True])
-def test_families_with_one_order_give_the_same_bits(part, family, tiles, general):
+def test_families_with_one_order_give_the_same_bits(part, family, tiles, dtype, general):
     """Of all their tiles that take a call."""
-    dev = hipsim.Device(part)
-    x, weight, bias = dev.array(A), dev.array(np.ascontiguousarray(B.T)), dev.array(BIAS)
-    call = x, weight.mT, bias, "silu"
-    rows = [row for row in mf.explain(*call).candidates if row.family == family and row.reason is None]
+    dev, a, b, added = hipsim.Device(part), *(operand.astype(dtype) for operand in (A, B, BIAS))
+    call = dev.array(a), dev.array(np.ascontiguousarray(b.T)).mT, dev.array(added), "silu"
+    keywords = {"allow_tf32": family == "gemm_mfma_xf32"}
+    rows = [row for row in mf.explain(*call, **keywords).candidates if row.family == family and row.reason is None]
     results = []
     for row in rows:
         with force_kernel(f"{row.name}, general_epilogue" if general else row.name):
-            results.append(dev.to_numpy(mf.matmul_fused(*call)))
+            results.append(dev.to_numpy(mf.matmul_fused(*call, **keywords)))
     assert len(results) == tiles
     assert all(same_bits(results[0], result) for result in results)
-    check(results[0], A, B, BIAS, activation="silu")
+    check(results[0], a, b, added, activation="silu", **keywords)
 
 
 def test_a_choice_is_for_its_kind_of_device(tuned, monkeypatch):

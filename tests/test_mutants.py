@@ -45,8 +45,8 @@ LEAST = 0.97  # of the waits that had something to wait for
 # Barriers that are not needed: find_matrices writes what is read after the first barrier of the band loop; behind the
 # last read of a step of k that stands alone, two keep the phases of the waves apart.
 REDUNDANT_BARRIERS = {
-    "gemm_mfma": 1, "gemm_mfma_f32": 1, "gemm_mfma_f64": 1, "gemm_pingpong": 2, "gemm_pingpong_staged": 1,
-    "gemm_pingpong_splitk": 2, "gemm_pingpong_staged_splitk": 1,
+    "gemm_mfma": 1, "gemm_mfma_f32": 1, "gemm_mfma_xf32": 1, "gemm_mfma_f64": 1,
+    "gemm_pingpong": 2, "gemm_pingpong_staged": 1, "gemm_pingpong_splitk": 2, "gemm_pingpong_staged_splitk": 1,
     "gemm_gemv": 1,  # on RDNA one wave adds the parts and, of few columns, is the epilogue
 }  # fmt: skip
 # Guards that another implies: of a tile of one row, the columns of the result are fewer than a row's threads.
@@ -56,6 +56,7 @@ WAITS = {
     "simt_splitk": 20, "reduce_splitk": 20, "reorder": 10,
     "thin_splitk": 20, "pingpong_splitk": 15, "pingpong_staged_splitk": 20,
 }  # fmt: skip
+ROUNDS = ("mfma_xf32",)  # take float32 with allow_tf32 alone
 PLANS = {"reduce_splitk": "gemm_simt_splitk", "reorder": "gemm_simt"}  # a step -> a family of calls with it
 
 pytestmark = pytest.mark.device
@@ -136,7 +137,8 @@ def load(name, what):
     """The kernel, once a call has loaded it."""
     family, operands, layout = what
     m = 1 if family == "gemv" else 16
-    case = Case(m, 16, 16, dtype=operands, layout="NN" if layout == "ANY" else layout, prepack=family == "reorder")
+    fixed = {"prepack": family == "reorder", "allow_tf32": family in ROUNDS}
+    case = Case(m, 16, 16, dtype=operands, layout="NN" if layout == "ANY" else layout, **fixed)
     run_case(case, 0, kernel=forced(name, what), xp=transfer())
     return Kernel(0, name)
 
@@ -171,7 +173,10 @@ def calls_of(kernel, what, seed):
     ]
     cases = [case for case in cases if case.values != "special" and case.flops < 20_000_000]
     most = int(row.split("_")[2].partition("x")[0]) if family == "gemv" else math.inf  # rows
-    cases += [dataclasses.replace(case, m=min(case.m, most)) for case in edges(family, operands, layout)]
+    cases += [
+        dataclasses.replace(case, m=min(case.m, most), allow_tf32=family in ROUNDS)
+        for case in edges(family, operands, layout)
+    ]
     if family == "reorder":
         cases = [dataclasses.replace(case, batch="", prepack=True) for case in cases]
     kernel.executed()

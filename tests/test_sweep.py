@@ -88,9 +88,10 @@ def takes(kernel, case):
 
 def fits(tile, case):
     """Is the case of those that a tile of its family may take?"""
-    if tile.startswith("gemm_gemv_"):  # few rows each, and steps of a dtype's size
-        of_dtype = f"_{SHORT[case.dtype]}_"
-        return case.m <= int(tile.split("_")[2].partition("x")[0]) and of_dtype in ROWS[tile]
+    if re.search(r"_\d+x", tile) and f"_{SHORT[case.dtype]}_" not in ROWS[tile]:  # steps of a dtype's size
+        return False
+    if tile.startswith("gemm_gemv_"):  # few rows each
+        return case.m <= int(tile.split("_")[2].partition("x")[0])
     return not (case.gate_layout and takes_no_gate(tile))
 
 
@@ -118,7 +119,8 @@ def runs_of_the_sample(seed, full):
             cases = dealt(cases, kernel, tiles)
         kinds = dict.fromkeys((case.dtype, case.layout) for case in cases)
         m = 16 if any(case.m >= 16 for case in cases) else 1
-        plain = [Case(m, 16, 16, dtype=dtype, layout=layout) for dtype, layout in kinds]
+        fixed = {"allow_tf32": all(case.allow_tf32 for case in cases)}
+        plain = [Case(m, 16, 16, dtype=dtype, layout=layout, **fixed) for dtype, layout in kinds]
         rows += [(case, kernel) for case in (cases if any(takes(kernel, case) for case in plain) else plain)]
     return rows
 

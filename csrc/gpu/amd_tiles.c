@@ -80,6 +80,12 @@ static void set_cycles(const part *gpu, double cycles, mmf_work *work)
 
 void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem *p, mmf_work *work)
 {
+    mmf_amd_faster_tiles_work(1, idle, kernel, p, work);
+}
+
+void mmf_amd_faster_tiles_work(double faster, double idle, const mmf_kernel *kernel,
+                               const mmf_problem *p, mmf_work *work)
+{
     const part *gpu = part_of(p->device);
     if (!gpu)
         return;
@@ -91,7 +97,8 @@ void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem
     const double loads = bytes * gpu->flight / FLIGHT_BYTES;
     /* Two phases of products of each wave, which fill the matrix cores but for what is idle. */
     const double sums = (double)kernel->tile_m * kernel->tile_n;
-    const double products = 2 * sums * kernel->tile_k / gpu->flops[size / 4] + 2 * waves * idle;
+    const double products =
+        2 * sums * kernel->tile_k / (faster * gpu->flops[size / 4]) + 2 * waves * idle;
     /* Every wave reads its lines of A and of B. */
     const double rows = sums / COLUMNS;
     const double reads =
@@ -119,15 +126,20 @@ void mmf_amd_thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work 
         return;
     const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
     const double lines = kernel->tile_m + kernel->tile_n;
-    const double loads = lines * kernel->tile_k * 2 * gpu->flight / FLIGHT_BYTES;
+    const int size = mmf_dtypes[p->dtype[MMF_A]].size;
+    const double loads = lines * kernel->tile_k * size * gpu->flight / FLIGHT_BYTES;
+    const double busy = 0.89; /* the matrix cores, as in the loop of gemm_mfma on gfx942 */
+    const double products = 2 * (double)kernel->tile_m * kernel->tile_n * kernel->tile_k /
+                            (busy * gpu->flops[size / 4]);
     /* Tiles below each other run on units with other caches: of what they read once more, half of
      * the bytes are counted, for the cache that all share. */
     const double streams = mmf_problem_gated(p) ? 2 : 1;
     const double again = (double)(mmf_gpu_tiles(p->m, kernel->tile_m) - 1) / 2;
-    work->bytes = again * (double)mmf_gpu_batches(p) * (double)p->n * streams * (double)p->k * 2;
+    work->bytes = again * (double)mmf_gpu_batches(p) * (double)p->n * streams * (double)p->k * size;
     /* Several share a unit: the first loads of one come while another one works. */
     const double most = most_tiles(p, work), beside = beside_steps(gpu, kernel, p);
-    set_cycles(gpu, most * steps * loads + (most + 1) / 2 * beside, work);
+    const double step = together(products, loads);
+    set_cycles(gpu, most * steps * step + (most + 1) / 2 * beside, work);
 }
 
 void mmf_amd_gemv_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *work)

@@ -13,10 +13,14 @@
 void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem *problem,
                         mmf_work *work);
 
+/* The same for so many times the products of the dtype in a cycle. */
+void mmf_amd_faster_tiles_work(double faster, double idle, const mmf_kernel *kernel,
+                               const mmf_problem *problem, mmf_work *work);
+
 /* The same for tiles of gemm_pingpong and gemm_pingpong_staged. */
 void mmf_amd_pingpong_work(const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
 
-/* The same for tiles without phases, whose loads take the time. */
+/* The same for tiles without phases, whose loads take the time, or their products. */
 void mmf_amd_thin_work(const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
 
 /* The same for few rows and lines of B that are multiplied without matrix cores. */

@@ -4,22 +4,30 @@
 
 #include <stdio.h>
 
-/* Elements of 16 bits: of a chunk, and those that the 31 bits of an offset reach. */
-enum { RUN = 8, REACH = 0x7ffffff0 / 2, TILE_LINES = 256 };
+/* Bytes of a chunk, and those that the 31 bits of an offset reach. */
+enum { CHUNK = 16, REACH = 0x7ffffff0, TILE_LINES = 256 };
 
-/* Whole chunks of `length` elements `unit` apart, in lines `pitch` apart of which `reached` ones
- * lie within reach of an offset. */
-static bool in_chunks(int64_t length, int64_t unit, int64_t lines, int64_t pitch, int64_t reached)
+static int element_of(const mmf_problem *p)
 {
-    return unit == 1 && length % RUN == 0 && length <= REACH &&
-           (lines <= 1 || (pitch >= 0 && pitch % RUN == 0 &&
-                           pitch <= (REACH - length) / (reached < lines ? reached : lines)));
+    return mmf_dtypes[p->dtype[MMF_A]].size;
+}
+
+/* Whole chunks of `length` elements of so many bytes, `unit` apart, in lines `pitch` apart of which
+ * `reached` ones lie within reach of an offset. */
+static bool in_chunks(int size, int64_t length, int64_t unit, int64_t lines, int64_t pitch,
+                      int64_t reached)
+{
+    const int64_t run = CHUNK / size, most = REACH / size;
+    return unit == 1 && length % run == 0 && length <= most &&
+           (lines <= 1 || (pitch >= 0 && pitch % run == 0 &&
+                           pitch <= (most - length) / (reached < lines ? reached : lines)));
 }
 
 static bool a_in_chunks(const mmf_problem *p)
 {
     const mmf_strides *s = &p->strides[MMF_A];
-    return in_chunks(p->k, s->col, p->m, s->row, TILE_LINES) && mmf_gpu_aligned(p, MMF_A);
+    return in_chunks(element_of(p), p->k, s->col, p->m, s->row, TILE_LINES) &&
+           mmf_gpu_aligned(p, MMF_A);
 }
 
 /* Rows of B: a tile reaches all of them, and those of a gate have one pitch. */
@@ -28,8 +36,9 @@ static bool b_in_chunks(const mmf_problem *p, bool along_k)
     const bool gated = mmf_problem_gated(p);
     for (int i = MMF_B; i <= (gated ? MMF_B_UP : MMF_B); i++) {
         const mmf_strides *s = &p->strides[i];
-        const bool fits = along_k ? in_chunks(p->k, s->row, p->n, s->col, TILE_LINES)
-                                  : in_chunks(p->n, s->col, p->k, s->row, p->k);
+        const int size = element_of(p);
+        const bool fits = along_k ? in_chunks(size, p->k, s->row, p->n, s->col, TILE_LINES)
+                                  : in_chunks(size, p->n, s->col, p->k, s->row, p->k);
         if (!fits || !mmf_gpu_aligned(p, i))
             return false;
     }
@@ -40,9 +49,10 @@ bool mmf_amd_takes_chunks(const mmf_kernel *kernel, const mmf_problem *p, char *
 {
     if (!mmf_gpu_gemm_supports(kernel, p, reason))
         return false;
-    if (p->k == 0 || p->k % RUN) {
-        snprintf(reason, MMF_REASON_TEXT, "needs K to be a multiple of 8 and not 0, K is %lld",
-                 (long long)p->k);
+    const int run = CHUNK / element_of(p);
+    if (p->k == 0 || p->k % run) {
+        snprintf(reason, MMF_REASON_TEXT, "needs K to be a multiple of %d and not 0, K is %lld",
+                 run, (long long)p->k);
         return false;
     }
     if (kernel->tile_n % 3 == 0 && mmf_problem_gated(p)) {

@@ -12,4 +12,5 @@ const mmf_family mmf_gpu_thin = {
     .rows_independent_of_m = true,
     .work = mmf_amd_thin_work,
     .gflops_float = MMF_AMD_GFLOPS,
+    .gflops_double = MMF_AMD_GFLOPS,
 };

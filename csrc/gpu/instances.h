@@ -67,6 +67,7 @@ extern const mmf_family mmf_gpu_pingpong_staged_splitk; /* the same of gfx942 */
 extern const mmf_family mmf_gpu_thin_splitk;            /* the same, few rows */
 extern const mmf_family mmf_gpu_mfma;      /* matrix cores of CDNA; float16, bfloat16 */
 extern const mmf_family mmf_gpu_mfma_f32;  /* the same, float32 */
+extern const mmf_family mmf_gpu_mfma_xf32; /* the same of gfx942, float32 rounded to 11 bits */
 extern const mmf_family mmf_gpu_mfma_f64;  /* the same, float64 */
 extern const mmf_family mmf_gpu_wmma;      /* of RDNA3 and RDNA4; float16, bfloat16, whole chunks */
 extern const mmf_family mmf_gpu_wmma_thin; /* the same, few rows */

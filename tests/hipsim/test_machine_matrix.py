@@ -93,13 +93,11 @@ extern "C" __global__ void GROUP(64) matrix(unsigned *out, const unsigned *a, co
 }}"""
 
 
-@pytest.mark.parametrize(("name", "size", "k_count", "type_a", "type_b", "type_d", "part"), CASES)
-def test_layout(name, size, k_count, type_a, type_b, type_d, part, rng):
+def multiplied(name, part, a, b, c):
+    """a @ b.T + c by one instruction."""
+    (size, k_count), type_d = a.shape, c.dtype.type
     device = hipsim.Device(part)
     lanes = device.properties["wave_size"]
-    a = rng.integers(-8, 9, (size, k_count)).astype(type_a)
-    b = rng.integers(-8, 9, (size, k_count)).astype(type_b)  # B transposed: a row for each column
-    c = rng.integers(-100, 100, (size, size)).astype(type_d)
     packed = [pack(part, x, lanes, size, k_count) for x in (a, b)]
     registers = size * size // lanes
     places = [[result_place(part, lane, r, size, type_d) for r in range(registers)] for lane in range(lanes)]
@@ -117,7 +115,30 @@ def test_layout(name, size, k_count, type_a, type_b, type_d, part, rng):
     for row, values in zip(places, got_packed, strict=True):
         for place, value in zip(row, values, strict=True):
             got[place] = value
+    return got
+
+
+@pytest.mark.parametrize(("name", "size", "k_count", "type_a", "type_b", "type_d", "part"), CASES)
+def test_layout(name, size, k_count, type_a, type_b, type_d, part, rng):
+    a = rng.integers(-8, 9, (size, k_count)).astype(type_a)
+    b = rng.integers(-8, 9, (size, k_count)).astype(type_b)  # B transposed: a row for each column
+    c = rng.integers(-100, 100, (size, size)).astype(type_d)
+    got = multiplied(name, part, a, b, c)
     assert np.array_equal(got, a.astype(np.float64) @ b.astype(np.float64).T + c)
+
+
+@pytest.mark.parametrize(("way", "units"), [("nearest", (0, 0, 2, 2, 4)), ("truncate", (0, 0, 1, 2, 3))])
+def test_inputs_of_xf32(way, units):
+    """Their last bits, a quarter, a half (twice: beside an odd number and an even one) and three quarters of a unit."""
+    a, b = np.zeros((16, 8), np.float32), np.zeros((16, 8), np.float32)
+    a[:5, 3] = 1 + np.array((0, 0.25, 1.5, 2.5, 3.75)) * 2.0**-10
+    b[:, 3] = 1
+    hipsim.configure(xf32=way)
+    try:
+        got = multiplied("v_mfma_f32_16x16x8_xf32", "gfx942", a, b, np.zeros((16, 16), np.float32))
+    finally:
+        hipsim.configure(xf32="nearest")
+    assert (got[:5] == 1 + np.array(units)[:, None] * 2.0**-10).all()
 
 
 def test_gfx11_wants_both_halves_equal(rng):

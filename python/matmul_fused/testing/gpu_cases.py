@@ -46,6 +46,7 @@ _WIDE = {  # the loop and the epilogues of gemm_mfma and gemm_simt on other type
     "batch": ("", "2", "a", "b", "inner"),
 }
 TAKES["gemm_mfma_f32"] = _WIDE | {"dtype": ("float32",)}
+TAKES["gemm_mfma_xf32"] = _WIDE | {"dtype": ("float32",), "allow_tf32": (True,)}
 TAKES["gemm_mfma_f64"] = _WIDE | {"dtype": ("float64",), "allow_tf32": (False,)}
 _CHUNKS = {  # lines of whole runs of 16 bytes
     "m": (1, 3, 7, 17, *_EIGHTS),
@@ -91,7 +92,11 @@ TAKES["gemm_wmma"] = _CHUNKS | {
     "out_dtype": _SHORT,
     "preactivation": _SHORT,
 }
-TAKES["gemm_thin"] |= {"n": (8, 16, 24, 40, 48, 64, 72, 128, 136, 256, 264)}  # the right half of 64 is cut, too
+TAKES["gemm_thin"] |= {  # the right half of 64 is cut, too
+    "n": (4, 8, 12, 16, 24, 40, 48, 64, 72, 128, 136, 256, 264),
+    "k": (*_EIGHTS, 4, 12, 132, 260),
+    "dtype": ("float16", "bfloat16", "float32", "float64"),
+}
 TAKES["gemm_wmma_thin"] = TAKES["gemm_wmma"] | {
     "m": (1, 3, 7, 8, 16, 17, 33),  # tiles of 16 by 32, the right half of which is cut, too
     "n": (8, 16, 24, 32, 40, 48, 72),

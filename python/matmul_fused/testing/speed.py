@@ -56,10 +56,10 @@ def problems(large: int = 4096, few: int = 16) -> tuple[Problem, ...]:
     wide = large // 2  # of 32 and 64 bits
     return (
         *(Problem(large, large, large, dtype, layout) for dtype in half for layout in every),
-        *(Problem(few, large, large, dtype, layout) for dtype in (*half, "float32") for layout in every[:2]),
+        *(Problem(few, large, large, dtype, layout) for dtype in (*half, "float32", "float64") for layout in every[:2]),
         *(Problem(1, large, large, dtype, "NT") for dtype in (*half, "float32")),
         *(Problem(wide, wide, wide, dtype, layout) for dtype in ("float32", "float64") for layout in every),
-        Problem(wide, wide, wide, "float32", "NT", allow_tf32=True),
+        *(Problem(wide, wide, wide, "float32", layout, allow_tf32=True) for layout in every),
     )
 
 

@@ -196,6 +196,7 @@ struct launch {
     const struct hipsim_sink *sink;
     struct hipsim_program *program;
     uint32_t checks;
+    bool truncate_xf32;
     uint32_t lds_bytes;
     uint32_t rsrc1, rsrc2, rsrc3;
     uint16_t properties, preload;

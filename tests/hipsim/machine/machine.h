@@ -88,6 +88,7 @@ struct hipsim_launch {
     uint64_t dispatch_packet; /* device address of a filled 64-byte AQL packet */
     uint64_t seed;            /* order of waves and workgroups */
     uint32_t checks;          /* of enum hipsim_check */
+    bool truncate_xf32;       /* inputs of xf32, which are rounded to nearest even else */
     int threads;              /* host threads to spread workgroups over; <= 1: the caller's alone */
     uint64_t instruction_limit; /* of one wave, 0: 2^40; a wave past it is reported as hanging */
 };

@@ -204,14 +204,17 @@ MFMA_16BIT(mfma_32x32x4_bf16, 32, 1, bf16_pairs)
 MFMA_F32(mfma_16x16x4_f32, 16, 1)
 MFMA_F32(mfma_32x32x2_f32, 32, 1)
 
-/* xf32: float32 cut to 10 explicit bits of mantissa, rounded to nearest even. */
-static void round_xf32(float rows[][32], int count)
+/* xf32: float32 cut to 10 explicit bits of mantissa, rounded to nearest even or truncated:
+ * hardware's way is not published. */
+static void cut_to_xf32(const struct wave *w, float rows[][32], int count)
 {
+    const bool truncates = w->thread->launch->truncate_xf32;
     for (int k = 0; k < count; k++)
         for (int i = 0; i < 32; i++) {
             uint32_t bits = as_u32(rows[k][i]);
+            uint32_t more = truncates ? 0 : 0xfff + (bits >> 13 & 1);
             bool finite = (bits & 0x7f800000) != 0x7f800000;
-            rows[k][i] = as_f32(finite ? (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu : bits);
+            rows[k][i] = as_f32(finite ? (bits + more) & ~0x1fffu : bits);
         }
 }
 
@@ -223,8 +226,8 @@ static void round_xf32(float rows[][32], int count)
             return;                                                                                \
         unpack32(w, &o->src[0], size, 2, a);                                                       \
         unpack32(w, &o->src[1], size, 2, b);                                                       \
-        round_xf32(a, (LANES / (size)) * 2);                                                       \
-        round_xf32(b, (LANES / (size)) * 2);                                                       \
+        cut_to_xf32(w, a, (LANES / (size)) * 2);                                                   \
+        cut_to_xf32(w, b, (LANES / (size)) * 2);                                                   \
         accumulate(w, o, a, b, size, (LANES / (size)) * 2);                                        \
     }
 MFMA_XF32(mfma_16x16x8_xf32, 16)

@@ -244,6 +244,7 @@ enum hipsim_status hipsim_run(struct hipsim_kernel *kernel, const struct hipsim_
                             .sink = sink,
                             .program = kernel->program,
                             .checks = request->checks,
+                            .truncate_xf32 = request->truncate_xf32,
                             .report = PTHREAD_MUTEX_INITIALIZER};
     if (!launch_prepare(&launch)) {
         snprintf(sentence, bytes, "%s", launch.sentence);

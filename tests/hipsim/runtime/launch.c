@@ -249,6 +249,7 @@ static void run(const struct rt_dispatch *dispatch, struct rt_device *device)
                                    .dispatch_packet = device->packet->base,
                                    .seed = rt_random(UINT64_MAX),
                                    .checks = rt.checks,
+                                   .truncate_xf32 = rt.truncate_xf32,
                                    .threads = rt.threads,
                                    .instruction_limit = rt.instruction_limit};
     memcpy(launch.grid, dispatch->grid, sizeof launch.grid);

@@ -312,6 +312,7 @@ struct rt_state {
     struct rt_device devices[RT_MAX_DEVICES];
     int version;
     uint32_t checks;
+    bool truncate_xf32;
     uint64_t seed, random, instruction_limit;
     bool early; /* work runs as soon as it may, not at a synchronisation */
     int threads;

@@ -5,6 +5,7 @@
  * - HIPSIM_ORDER=late: work runs at a synchronisation (default); early: as soon as it may
  * - HIPSIM_THREADS=2: host threads of a kernel (default: the processors)
  * - HIPSIM_LIMIT=1000000: instructions of a wave, after which it is said to hang (default 2^40)
+ * - HIPSIM_XF32=truncate: what matrix instructions of xf32 do with their inputs (default: nearest)
  * - HIPSIM_HIP_VERSION=60443484: of hipRuntimeGetVersion; some answers depend on it (default 7.2)
  * - HIPSIM_LLVM=PATH: the library with LLVM's disassembler */
 #include "rt.h"
@@ -87,6 +88,12 @@ static bool set_limit(const char *value)
     return parse_number("HIPSIM_LIMIT", value, &rt.instruction_limit);
 }
 
+static bool set_xf32(const char *value)
+{
+    rt.truncate_xf32 = strcmp(value, "truncate") == 0;
+    return rt.truncate_xf32 || strcmp(value, "nearest") == 0 ? true : refuse("HIPSIM_XF32", value);
+}
+
 static bool set_version(const char *value)
 {
     uint64_t number;
@@ -106,13 +113,10 @@ static const struct {
     const char *name, *variable;
     bool (*set)(const char *value);
 } settings[] = {
-    {"devices", "HIPSIM_DEVICES", set_devices},
-    {"checks", "HIPSIM_CHECK", set_checks},
-    {"seed", "HIPSIM_SEED", set_seed},
-    {"order", "HIPSIM_ORDER", set_order},
-    {"threads", "HIPSIM_THREADS", set_threads},
-    {"limit", "HIPSIM_LIMIT", set_limit},
-    {"version", "HIPSIM_HIP_VERSION", set_version},
+    {"devices", "HIPSIM_DEVICES", set_devices}, {"checks", "HIPSIM_CHECK", set_checks},
+    {"seed", "HIPSIM_SEED", set_seed},          {"order", "HIPSIM_ORDER", set_order},
+    {"threads", "HIPSIM_THREADS", set_threads}, {"limit", "HIPSIM_LIMIT", set_limit},
+    {"xf32", "HIPSIM_XF32", set_xf32},          {"version", "HIPSIM_HIP_VERSION", set_version},
     {"llvm", "HIPSIM_LLVM", set_llvm},
 };
 

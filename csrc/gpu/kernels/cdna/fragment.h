@@ -49,13 +49,55 @@ template <int Dtype> MMF_DEVICE block multiply_part(chunk b, chunk a, block sum,
 }
 #endif
 
-template <int Dtype> MMF_DEVICE block multiply(chunk b, chunk a, block sum)
-{
-    MMF_UNROLL
-    for (int part = 0; part < MULTIPLY_PARTS; part++)
-        sum = multiply_part<Dtype>(b, a, sum, part);
-    return sum;
-}
+/* Operands are multiplied as they are: prepare() would change what a carrier brings, before that is
+ * put into shared memory. */
+struct unprepared {
+    template <class Carrier> static __attribute__((device, always_inline)) void prepare(Carrier &)
+    {
+    }
+};
+
+/* What the chunks of a fragment of B and of one of A add to the sums of a block, by PARTS
+ * instructions. */
+template <int Dtype> struct products : unprepared {
+    typedef float real;
+    typedef block sums;
+    enum { PARTS = MULTIPLY_PARTS };
+
+    static __attribute__((device, always_inline)) sums add(chunk b, chunk a, sums sum, int part)
+    {
+        return multiply_part<Dtype>(b, a, sum, part);
+    }
+};
+
+/* Exact products; subnormals count (MI200's matrix cores read those of 16 bits alone as 0). A part
+ * is one k of each lane. */
+template <> struct products<MMF_GEMM_FLOAT32> : unprepared {
+    typedef float real;
+    typedef block sums;
+    enum { PARTS = 4 };
+
+    static __attribute__((device, always_inline)) sums add(chunk b, chunk a, sums sum, int part)
+    {
+        return __builtin_amdgcn_mfma_f32_16x16x4f32(float_of(b[part]), float_of(a[part]), sum, 0, 0,
+                                                    0);
+    }
+};
+
+/* A part is one k of each lane. Unlike those of float, the sums of lane l are the lines 4 r + l /
+ * 16 of B. */
+template <> struct products<MMF_GEMM_FLOAT64> : unprepared {
+    typedef double real;
+    typedef mmf_double4 sums;
+    enum { PARTS = 2 };
+
+    static __attribute__((device, always_inline)) sums add(chunk b, chunk a, sums sum, int part)
+    {
+        typedef double doubles __attribute__((ext_vector_type(2)));
+        return __builtin_amdgcn_mfma_f64_16x16x4f64(((doubles)b)[part], ((doubles)a)[part], sum, 0,
+                                                    0, 0);
+    }
+};
 
 /* Where a lane finds its chunks in shared memory: of its line, chunk lane / 16 of either half of
  * k. The first line is a multiple of 32. */

@@ -4,21 +4,11 @@
 #include "gpu/kernels/cdna/finish.h"
 #include "gpu/kernels/cdna/mfma_loop.h"
 
-struct product {
-    typedef block sums;
-    enum { PARTS = MULTIPLY_PARTS };
-
-    static __attribute__((device, always_inline)) block add(chunk b, chunk a, block sum, int part)
-    {
-        return multiply_part<row::operands>(b, a, sum, part);
-    }
-};
-
 MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
 {
     MMF_SHARED static char shared[row::lds];
     wave_sums<row, BLOCKS, BLOCKS, false> sums = {};
-    find_products<product>(args, shared, sums.sum);
+    find_products<products<row::operands>>(args, shared, sums.sum);
     const tile t = tile_of_workgroup<row>(read_again(args), shared);
     /* Half of the rows at a time: half of the code, for one more instruction in a run. */
     sums.finish<2>(read_again(args), t, shared, (int)wave_m(), (int)wave_n());

@@ -3,22 +3,11 @@
 #include "gpu/kernels/cdna/mfma_loop.h"
 #include "gpu/kernels/common/epilogue_general.h"
 
-/* A part is one k of each lane. Unlike those of float32, the sums of lane l are the lines
- * 4 r + l / 16 of B. */
-struct product {
-    typedef mmf_double4 sums;
-    enum { PARTS = CHUNK_K };
+typedef products<row::operands> product;
 
-    static __attribute__((device, always_inline)) sums add(chunk b, chunk a, sums sum, int part)
-    {
-        typedef double doubles __attribute__((ext_vector_type(2)));
-        return __builtin_amdgcn_mfma_f64_16x16x4f64(((doubles)b)[part], ((doubles)a)[part], sum, 0,
-                                                    0, 0);
-    }
-};
-
+/* Of 16 lines no more than two begin in the same bank, and two doubles are aligned. */
 enum {
-    PITCH = row::tile_n + 4, /* doubles of a line of sums in shared memory */
+    PITCH = row::tile_n + 2, /* doubles of a line of sums in shared memory */
     BAND = 16,               /* lines of sums there at once: a row of blocks of some waves */
 };
 static_assert(BAND * PITCH * (int)sizeof(double) + TILE_BYTES <= row::lds, "a band of sums");
@@ -33,10 +22,10 @@ struct band_rows {
 };
 
 /* A row of blocks of this wave, times alpha. */
-MMF_DEVICE void put_row(const product::sums sum[BLOCKS], double alpha, double *to)
+MMF_DEVICE void put_row(const product::sums sum[COLUMNS], double alpha, double *to)
 {
     MMF_UNROLL
-    for (int j = 0; j < BLOCKS; j++) {
+    for (int j = 0; j < COLUMNS; j++) {
         MMF_UNROLL
         for (int r = 0; r < 4; r++)
             to[column_line(j) + lane_line(4 * r)] = sum[j][r] * alpha;
@@ -44,7 +33,7 @@ MMF_DEVICE void put_row(const product::sums sum[BLOCKS], double alpha, double *t
 }
 
 MMF_DEVICE void finish(const mmf_gemm_args &args, const tile &t, char *shared,
-                       const product::sums sum[BLOCKS][BLOCKS])
+                       const product::sums sum[BLOCKS][COLUMNS])
 {
     const int lane = thread_id() & 63;
     const double alpha = args.k > 0 ? args.alpha : 1;
@@ -59,7 +48,7 @@ MMF_DEVICE void finish(const mmf_gemm_args &args, const tile &t, char *shared,
                 put_row(sum[i], alpha, mine);
         }
         barrier();
-        const int first = (int)of_wave * WAVE + block_line((int)index);
+        const int first = (int)of_wave * WAVE_ROWS + block_line((int)index);
         const staged<double, row::threads, row::tile_n, PITCH, band_rows> some = {
             lines, t, {BAND, first}};
         finish_general<double>(args, some);
@@ -70,7 +59,7 @@ MMF_DEVICE void finish(const mmf_gemm_args &args, const tile &t, char *shared,
 MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
 {
     MMF_SHARED static char shared[row::lds];
-    product::sums sum[BLOCKS][BLOCKS] = {};
+    product::sums sum[BLOCKS][COLUMNS] = {};
     find_products<product>(args, shared, sum);
     const tile t = tile_of_workgroup<row>(read_again(args), shared);
     finish(read_again(args), t, shared, sum);

@@ -1,6 +1,7 @@
 /* Matrix cores of CDNA, tiles of 16 or 32 rows and 32 columns (B along n: 64), for few rows of A.
- * float16 and bfloat16, float sums. thin.h has the loop; the bits of a row depend on K alone. Path
- * of a call: chosen where it is modelled as fastest; launched by gpu/launch_plan.c.
+ * float16, bfloat16 and float32, float sums; float64. thin.h has the loop; the bits of a row depend
+ * on K alone. Path of a call: chosen where it is modelled as fastest; launched by
+ * gpu/launch_plan.c.
  *
  * gfx90a has the rows of bfloat16 alone: its matrix cores read subnormals of float16 as 0. */
 enum { IN_PIECES = false }; /* all of k */
@@ -10,35 +11,54 @@ enum { IN_PIECES = false }; /* all of k */
 
 /* The sums times a factor, where those of the first wave were. */
 struct lines_of_sums {
-    float *lines, factor;
+    real *lines, factor;
 
-    __attribute__((device, always_inline)) void put(int m, int n, block total) const
+    __attribute__((device, always_inline)) void put(int m, int n, sums total) const
     {
-        *(block *)(lines + m * PITCH + n) = total * factor;
+        *(sums *)(lines + m * PITCH + n) = total * factor;
+    }
+};
+
+/* The epilogue in registers by one wave, which takes ROWS rows at once; those below the tile are
+ * outside of out. float64 has none. */
+template <class Real> struct by_runs {
+    static __attribute__((device, always_inline)) void finish(const mmf_gemm_args &args,
+                                                              const tile &t, const float *lines)
+    {
+        enum {
+            ROWS = 64 / (row::tile_n / 2 / CHUNK_K),
+            COUNT = row::tile_m < ROWS ? ROWS : row::tile_m
+        };
+        staged_runs<row, 64, PITCH>::finish(args, t, 0, COUNT, lines);
+    }
+};
+
+template <> struct by_runs<double> {
+    static __attribute__((device, always_inline)) void finish(const mmf_gemm_args &, const tile &,
+                                                              const double *)
+    {
     }
 };
 
 MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
 {
     MMF_SHARED static char shared[row::lds];
-    float *const lines = (float *)shared;
+    real *const lines = (real *)shared;
     const unsigned wave = (unsigned)__builtin_amdgcn_readfirstlane(thread_id() >> 6);
     const tile t = tile_of_workgroup<row>(args, shared);
-    const bool general = args.epilogue == MMF_EPILOGUE_GENERAL;
+    const bool general = ELEMENT == 8 || args.epilogue == MMF_EPILOGUE_GENERAL;
     operands of;
-    block sum[A_BLOCKS][B_BLOCKS] = {};
+    sums sum[A_BLOCKS][B_BLOCKS] = {};
     find_operands(args, t, of);
     sum_products(of, k_count(args), wave, sum);
-    const lines_of_sums to = {lines, general ? (float)args.alpha : 1};
+    const lines_of_sums to = {lines, general ? (real)args.alpha : 1};
     add_waves(sum, wave, lines, to);
     barrier();
     if (!general) {
-        /* One wave takes ROWS rows at once; those below the tile are outside of out. */
-        enum { ROWS = 64 / (row::tile_n / 16), COUNT = row::tile_m < ROWS ? ROWS : row::tile_m };
         if (wave == 0)
-            staged_runs<row, 64, PITCH>::finish(read_again(args), t, 0, COUNT, lines);
+            by_runs<real>::finish(read_again(args), t, lines);
         return;
     }
-    const staged<float, row::threads, row::tile_n, PITCH, all_rows> all = {lines, t, {t.rows}};
-    finish_general<float>(read_again(args), all);
+    const staged<real, row::threads, row::tile_n, PITCH, all_rows> all = {lines, t, {t.rows}};
+    finish_general<real>(read_again(args), all);
 }

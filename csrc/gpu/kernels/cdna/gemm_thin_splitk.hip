@@ -6,13 +6,13 @@ enum { IN_PIECES = true }; /* of k */
 
 /* Gated: the second half of a tile's columns is of up. */
 struct lines_of_piece {
-    piece_sums sums;
+    piece_sums of;
     int columns;
 
-    __attribute__((device, always_inline)) void put(int m, int n, block total) const
+    __attribute__((device, always_inline)) void put(int m, int n, sums total) const
     {
         const bool second = n >= columns;
-        sums.store(m, second ? n - columns : n, second, total);
+        of.store(m, second ? n - columns : n, second, total);
     }
 };
 
@@ -22,11 +22,11 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
     const unsigned wave = (unsigned)__builtin_amdgcn_readfirstlane(thread_id() >> 6);
     const tile t = tile_of_workgroup<row>(args, shared);
     operands of;
-    block sum[A_BLOCKS][B_BLOCKS] = {};
+    sums sum[A_BLOCKS][B_BLOCKS] = {};
     find_operands(args, t, of);
     sum_products(of, k_count(args), wave, sum);
     lines_of_piece to;
-    to.sums.start(read_again(args), t);
+    to.of.start(read_again(args), t);
     to.columns = t.columns;
     add_waves(sum, wave, (float *)shared, to);
 }

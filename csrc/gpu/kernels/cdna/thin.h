@@ -19,17 +19,21 @@ enum {
     WAVES = row::threads / 64,
     ALONG_K = row::layout == LAYOUT_NT, /* B's lines */
     A_BLOCKS = row::tile_m / 16,
-    B_BLOCKS = row::tile_n / 16,        /* gated: the first half of gate, the second of up */
-    PARTS = row::tile_k / (WAVES * 32), /* of 32 k in a wave's step */
-    STEPS = 2,                          /* of a wave at once: one multiplied, one on its way */
-    PITCH = row::tile_n + 4,            /* floats of a line of sums in shared memory */
+    B_BLOCKS = row::tile_n / 16,            /* gated: the first half of gate, the second of up */
+    PART_K = 4 * CHUNK_K,                   /* of 16 lanes each a chunk */
+    PARTS = row::tile_k / (WAVES * PART_K), /* of a wave's step */
+    STEPS = 2,                              /* of a wave at once: one multiplied, one on its way */
+    PITCH = row::tile_n + 4,                /* sums of a line in shared memory */
     WAVE_SUMS = row::tile_m * PITCH,
     SUM_THREADS = row::tile_n / 4, /* of a row, when the sums of waves are added */
 };
 static_assert(row::layout == LAYOUT_NT || row::layout == LAYOUT_NN, "lines of A along k");
 static_assert(B_BLOCKS == (ALONG_K ? 2 : 4), "halves of a block, or of two");
-static_assert(row::tile_k == WAVES * PARTS * 32, "kernels.def");
-static_assert(row::lds == WAVES * WAVE_SUMS * (int)sizeof(float) + TILE_BYTES, "kernels.def");
+typedef products<row::operands> product;
+typedef product::real real;
+typedef product::sums sums;
+static_assert(row::tile_k == WAVES * PARTS * PART_K, "kernels.def");
+static_assert(row::lds == WAVES * WAVE_SUMS * (int)sizeof(real) + TILE_BYTES, "kernels.def");
 
 MMF_DEVICE descriptor bounded(char *matrix, unsigned bytes)
 {
@@ -46,18 +50,54 @@ template <bool Once> struct lane_of_block {
     __attribute__((device, always_inline)) void start(char *matrix, long long line, long long begin,
                                                       int count, int first, unsigned k_end)
     {
-        const unsigned pitch = count > 1 ? (unsigned)line * 2 : 0; /* a single line: any */
+        const unsigned pitch = count > 1 ? (unsigned)line * ELEMENT : 0; /* a single line: any */
         const int mine = first + (thread_id() & 15), last = count - 1;
-        memory = bounded(matrix + begin * line * 2, last * pitch + k_end * 2);
+        memory = bounded(matrix + begin * line * ELEMENT, last * pitch + k_end * ELEMENT);
         at = (mine < last ? mine : last) * pitch;
     }
 
-    /* 8 elements from k on; zeros where there is no such k. What is read once leaves the caches to
+    /* A chunk from k on; zeros where there is no such k. What is read once leaves the caches to
      * others. */
     __attribute__((device, always_inline)) chunk load(unsigned k, unsigned k_end) const
     {
         return __builtin_amdgcn_raw_buffer_load_b128(
-            memory, (int)(k < k_end ? at + k * 2 : NOWHERE), 0, Once ? 2 : 0);
+            memory, (int)(k < k_end ? at + k * ELEMENT : NOWHERE), 0, Once ? 2 : 0);
+    }
+};
+
+/* A lane's four sums in shared memory: of a line of 16 (put), and of two blocks, whose elements are
+ * the even and the odd ones of a line of 32 (put_pairs). */
+template <class Real> struct lane_sums;
+
+template <> struct lane_sums<float> {
+    static __attribute__((device, always_inline)) void put(block sum, float *line)
+    {
+        *(block *)(line + (thread_id() & 63) / 16 * 4) = sum;
+    }
+
+    static __attribute__((device, always_inline)) void put_pairs(block even, block odd, float *line)
+    {
+        float *const to = line + (thread_id() & 63) / 16 * 8;
+        *(block *)to = block{even[0], odd[0], even[1], odd[1]};
+        *(block *)(to + 4) = block{even[2], odd[2], even[3], odd[3]};
+    }
+};
+
+template <> struct lane_sums<double> {
+    static __attribute__((device, always_inline)) void put(mmf_double4 sum, double *line)
+    {
+        MMF_UNROLL
+        for (int r = 0; r < 4; r++)
+            line[4 * r + (thread_id() & 63) / 16] = sum[r];
+    }
+
+    static __attribute__((device, always_inline)) void put_pairs(mmf_double4 even, mmf_double4 odd,
+                                                                 double *line)
+    {
+        typedef double doubles __attribute__((ext_vector_type(2)));
+        MMF_UNROLL
+        for (int r = 0; r < 4; r++)
+            *(doubles *)(line + (4 * r + (thread_id() & 63) / 16) * 2) = doubles{even[r], odd[r]};
     }
 };
 
@@ -79,7 +119,7 @@ template <> struct columns_of<true> {
     __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t)
     {
         const int up = args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B;
-        const unsigned k_end = k_count(args), begin = k_begin(args) * 2;
+        const unsigned k_end = k_count(args), begin = k_begin(args) * ELEMENT;
         of[0].start(t.matrix(MMF_GEMM_B) + begin, args.strides[MMF_GEMM_B].col, t.n0, t.cols, 0,
                     k_end);
         of[1].start(t.matrix(up) + begin, args.strides[up].col, t.n0, t.cols, args.gated ? 0 : 16,
@@ -94,11 +134,62 @@ template <> struct columns_of<true> {
     }
 
     /* Sums of one m and four n, of each block. */
-    static __attribute__((device, always_inline)) void put(const block *sum, float *line)
+    static __attribute__((device, always_inline)) void put(const sums *sum, real *line)
     {
         MMF_UNROLL
         for (int j = 0; j < 2; j++)
-            *(block *)(line + j * 16 + (thread_id() & 63) / 16 * 4) = sum[j];
+            lane_sums<real>::put(sum[j], line + j * 16);
+    }
+};
+
+/* Two neighbouring elements of so many bytes, and the chunk of either of them from CHUNK_K k. */
+template <int Element> struct neighbours;
+
+template <> struct neighbours<2> {
+    typedef unsigned type;
+
+    static __attribute__((device, always_inline)) type load(descriptor memory, unsigned at)
+    {
+        return __builtin_amdgcn_raw_buffer_load_b32(memory, (int)at, 0, 0);
+    }
+
+    static __attribute__((device, always_inline)) chunk line(const type *of, int second)
+    {
+        const unsigned either = second ? 0x07060302 : 0x05040100;
+        chunk all;
+        MMF_UNROLL
+        for (int i = 0; i < 4; i++)
+            all[i] = __builtin_amdgcn_perm(of[2 * i + 1], of[2 * i], either);
+        return all;
+    }
+};
+
+template <> struct neighbours<4> {
+    typedef half_chunk type;
+
+    static __attribute__((device, always_inline)) type load(descriptor memory, unsigned at)
+    {
+        return __builtin_amdgcn_raw_buffer_load_b64(memory, (int)at, 0, 0);
+    }
+
+    static __attribute__((device, always_inline)) chunk line(const type *of, int second)
+    {
+        return chunk{of[0][second], of[1][second], of[2][second], of[3][second]};
+    }
+};
+
+template <> struct neighbours<8> {
+    typedef chunk type;
+
+    static __attribute__((device, always_inline)) type load(descriptor memory, unsigned at)
+    {
+        return __builtin_amdgcn_raw_buffer_load_b128(memory, (int)at, 0, 0);
+    }
+
+    static __attribute__((device, always_inline)) chunk line(const type *of, int second)
+    {
+        return second ? chunk{of[0].z, of[0].w, of[1].z, of[1].w}
+                      : chunk{of[0].x, of[0].y, of[1].x, of[1].y};
     }
 };
 
@@ -109,16 +200,11 @@ template <> struct columns_of<false> {
     unsigned at[2], pitch;
 
     struct part {
-        unsigned pair[2][8];
+        neighbours<ELEMENT>::type pair[2][CHUNK_K];
 
         __attribute__((device, always_inline)) chunk block_of(int j) const
         {
-            const unsigned *const of = pair[j / 2], either = j % 2 ? 0x07060302 : 0x05040100;
-            chunk lines;
-            MMF_UNROLL
-            for (int i = 0; i < 4; i++)
-                lines[i] = __builtin_amdgcn_perm(of[2 * i + 1], of[2 * i], either);
-            return lines;
+            return neighbours<ELEMENT>::line(pair[j / 2], j % 2);
         }
     };
 
@@ -127,45 +213,40 @@ template <> struct columns_of<false> {
         enum { HALF = row::tile_n / 2 };
         const int up = args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B;
         const int mine = (thread_id() & 15) * 2;
-        pitch = (unsigned)args.strides[MMF_GEMM_B].row * 2;
+        pitch = (unsigned)args.strides[MMF_GEMM_B].row * ELEMENT;
         MMF_UNROLL
         for (int h = 0; h < 2; h++) {
             /* Without columns on the right those on the left are read again. */
             const int begin = h == 0 || args.gated || t.cols <= HALF ? 0 : HALF;
             /* Beyond the last pair of columns that one is read; its sums are not stored. */
             const int last = (t.cols - begin < HALF ? t.cols - begin : HALF) - 2;
-            at[h] = (mine < last ? mine : last) * 2;
+            at[h] = (mine < last ? mine : last) * ELEMENT;
             /* The compiler may compute it in a vector register. */
-            const int bytes =
-                __builtin_amdgcn_readfirstlane((int)((k_count(args) - 1) * pitch + (last + 2) * 2));
+            const int bytes = __builtin_amdgcn_readfirstlane(
+                (int)((k_count(args) - 1) * pitch + (last + 2) * ELEMENT));
             char *const lines = t.matrix(h ? up : MMF_GEMM_B) + k_begin(args) * (long long)pitch;
-            memory[h] = bounded(lines + (t.n0 + begin) * 2, (unsigned)bytes);
+            memory[h] = bounded(lines + (t.n0 + begin) * ELEMENT, (unsigned)bytes);
         }
     }
 
     __attribute__((device, always_inline)) void load(part &to, unsigned k, unsigned k_end) const
     {
         MMF_UNROLL
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < CHUNK_K; i++) {
             MMF_UNROLL
             for (int h = 0; h < 2; h++) {
                 const unsigned from = k < k_end ? at[h] + k * pitch : NOWHERE;
-                to.pair[h][i] =
-                    __builtin_amdgcn_raw_buffer_load_b32(memory[h], (int)(from + i * pitch), 0, 0);
+                to.pair[h][i] = neighbours<ELEMENT>::load(memory[h], from + i * pitch);
             }
         }
     }
 
-    /* Of one m: in either half, sums of four even n and of the odd ones between them. */
-    static __attribute__((device, always_inline)) void put(const block *sum, float *line)
+    /* Of one m: in either half, sums of four even n and of the odd ones behind them. */
+    static __attribute__((device, always_inline)) void put(const sums *sum, real *line)
     {
         MMF_UNROLL
-        for (int h = 0; h < 2; h++) {
-            const block even = sum[2 * h], odd = sum[2 * h + 1];
-            float *const to = line + h * (row::tile_n / 2) + (thread_id() & 63) / 16 * 8;
-            *(block *)to = block{even[0], odd[0], even[1], odd[1]};
-            *(block *)(to + 4) = block{even[2], odd[2], even[3], odd[3]};
-        }
+        for (int h = 0; h < 2; h++)
+            lane_sums<real>::put_pairs(sum[2 * h], sum[2 * h + 1], line + h * (row::tile_n / 2));
     }
 };
 
@@ -184,14 +265,14 @@ struct step {
     {
         MMF_UNROLL
         for (int part = 0; part < PARTS; part++) {
-            of.b.load(b[part], k + part * 32, k_end);
+            of.b.load(b[part], k + part * PART_K, k_end);
             MMF_UNROLL
             for (int i = 0; i < A_BLOCKS; i++)
-                a[part][i] = of.a[i].load(k + part * 32, k_end);
+                a[part][i] = of.a[i].load(k + part * PART_K, k_end);
         }
     }
 
-    __attribute__((device, always_inline)) void multiply_into(block sum[A_BLOCKS][B_BLOCKS]) const
+    __attribute__((device, always_inline)) void multiply_into(sums sum[A_BLOCKS][B_BLOCKS]) const
     {
         MMF_UNROLL
         for (int part = 0; part < PARTS; part++) {
@@ -199,8 +280,11 @@ struct step {
             for (int j = 0; j < B_BLOCKS; j++) {
                 const chunk of_b = b[part].block_of(j);
                 MMF_UNROLL
-                for (int i = 0; i < A_BLOCKS; i++)
-                    sum[i][j] = multiply<row::operands>(of_b, a[part][i], sum[i][j]);
+                for (int i = 0; i < A_BLOCKS; i++) {
+                    MMF_UNROLL
+                    for (int of_chunk = 0; of_chunk < product::PARTS; of_chunk++)
+                        sum[i][j] = product::add(of_b, a[part][i], sum[i][j], of_chunk);
+                }
             }
         }
     }
@@ -208,7 +292,7 @@ struct step {
 
 MMF_DEVICE void find_operands(const mmf_gemm_args &args, const tile &t, operands &of)
 {
-    char *const a = t.matrix(MMF_GEMM_A) + k_begin(args) * 2;
+    char *const a = t.matrix(MMF_GEMM_A) + k_begin(args) * ELEMENT;
     MMF_UNROLL
     for (int i = 0; i < A_BLOCKS; i++)
         of.a[i].start(a, args.strides[MMF_GEMM_A].row, t.m0, t.rows, i * 16, k_count(args));
@@ -217,9 +301,9 @@ MMF_DEVICE void find_operands(const mmf_gemm_args &args, const tile &t, operands
 
 /* The sums of this wave's share of k. */
 MMF_DEVICE void sum_products(const operands &of, unsigned k_end, unsigned wave,
-                             block sum[A_BLOCKS][B_BLOCKS])
+                             sums sum[A_BLOCKS][B_BLOCKS])
 {
-    unsigned k = wave * (PARTS * 32) + (thread_id() & 63) / 16 * 8;
+    unsigned k = wave * (PARTS * PART_K) + (thread_id() & 63) / 16 * CHUNK_K;
     step steps[STEPS];
     MMF_UNROLL
     for (int s = 0; s < STEPS; s++)
@@ -238,10 +322,10 @@ MMF_DEVICE void sum_products(const operands &of, unsigned k_end, unsigned wave,
 
 /* The sums of all waves, in their order: each thread hands some blocks of four columns to `to`. */
 template <class To>
-MMF_DEVICE void add_waves(const block sum[A_BLOCKS][B_BLOCKS], unsigned wave, float *lines,
+MMF_DEVICE void add_waves(const sums sum[A_BLOCKS][B_BLOCKS], unsigned wave, real *lines,
                           const To &to)
 {
-    float *const mine = lines + wave * WAVE_SUMS + (thread_id() & 15) * PITCH;
+    real *const mine = lines + wave * WAVE_SUMS + (thread_id() & 15) * PITCH;
     MMF_UNROLL
     for (int i = 0; i < A_BLOCKS; i++)
         columns::put(sum[i], mine + i * 16 * PITCH);
@@ -249,11 +333,11 @@ MMF_DEVICE void add_waves(const block sum[A_BLOCKS][B_BLOCKS], unsigned wave, fl
     const int n = thread_id() % SUM_THREADS * 4;
     MMF_UNROLL
     for (int m = thread_id() / SUM_THREADS; m < row::tile_m; m += row::threads / SUM_THREADS) {
-        float *const at = lines + m * PITCH + n;
-        block total = *(const block *)at;
+        real *const at = lines + m * PITCH + n;
+        sums total = *(const sums *)at;
         MMF_UNROLL
         for (int w = 1; w < WAVES; w++)
-            total += *(const block *)(at + w * WAVE_SUMS);
+            total += *(const sums *)(at + w * WAVE_SUMS);
         to.put(m, n, total);
     }
 }

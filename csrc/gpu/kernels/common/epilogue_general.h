@@ -120,7 +120,8 @@ template <int Count, class Real> MMF_DEVICE void take(const change &c, int dtype
  * gate's). Lines says how many there are (count) and which row of the tile each of them is (row).
  */
 template <class Real, int Threads, int TileN, int Pitch, class Lines> struct staged {
-    static_assert(TileN % 8 == 0 && Pitch % 4 == 0, "four neighbours lie in one stream, aligned");
+    static_assert(TileN % 8 == 0 && Pitch * sizeof(Real) % 16 == 0,
+                  "four neighbours lie in one stream, two doubles are aligned");
     Real *z;
     tile of;
     Lines lines;
