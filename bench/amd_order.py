@@ -9,9 +9,11 @@ those that a wave touches on any die, for the cache that all dies share. "In tur
 are numbered, "in runs" what csrc/gpu/kernels/common/deal.h makes of it, compiled here; both in the groups of rows of
 csrc/gpu/kernels/common/tile.h.
 
-Last wave: of every call of bench/amd_origami.py what a form would give that shares the last, incomplete wave of tiles
-out to all units: the time of the steps over K of the whole-tile rows (what explain() predicts for K less what it
-predicts for a shorter K) times tiles / (units * waves); what is added is said in the table.
+Last wave: of calls of bench/amd_origami.py what stream-K would give over the picked rows, which leave it to a launch of
+its own where that pays (csrc/gpu/amd_waves.c). It shares the last, incomplete wave of tiles out to all units: the time
+of the steps over K of rows whose tiles have a unit to themselves (what explain() predicts for as many columns as fill
+the waves, less what it predicts for a shorter K) times tiles / (units * waves). Every unit puts the sums of one tile
+into memory, and they are read again.
 """
 
 from __future__ import annotations
@@ -36,7 +38,6 @@ from results import markdown, write_section
 
 DOCUMENT = Path(__file__).with_name("AMD_MODEL.md")
 PARTS = {"gfx942": 8, "gfx950": 8}  # dies: docs/amd_gpus.md
-COMMON = ROOT / "csrc/gpu/kernels/common"
 SHAPES = {  # M, N, K
     "square": (4096, 4096, 4096),
     "Llama 70B, QKV": (4096, 10240, 8192),
@@ -47,7 +48,8 @@ ITEM = 2  # bytes of a bfloat16
 SHORTER = 512  # of K, for the time of the steps
 LAUNCH = 10e-6  # of another launch: csrc/plan/cost.c
 SUM = 4  # bytes
-GAIN, MOST = 1.02, 1.15  # mean, and most: more would be worth a kernel
+ROWS = (256, 1024, 4096, 8192)  # M of the last waves
+ALONE = r"gemm_pingpong(_staged)?_(256x\d+|128x(256|192))x"  # rows of 8 waves
 GLUE = """#include "gpu/kernels/common/deal.h"
 unsigned rows = MMF_DEAL_ROWS;
 void order(unsigned dies, unsigned tiles, unsigned *to)
@@ -108,22 +110,28 @@ def asked() -> None:
     import matmul_fused as mf
 
     device, calls = hipsim.Device(0), []
-    memory = device.empty((1 << 29,), ml_dtypes.bfloat16)
+    units, memory = device.properties["compute_units"], device.empty((1 << 32,), ml_dtypes.bfloat16)
 
     def explained(m: int, n: int, k: int) -> Any:
         return mf.explain(memory[: m * k].reshape(m, k), memory[: n * k].reshape(n, k).mT)
 
-    listed = [(m, n, k) for m in amd_origami.ROWS for k, columns in sorted(WEIGHTS.items()) for n in columns]
+    def seconds(name: str, m: int, n: int, k: int) -> float:
+        return next(row.seconds for row in explained(m, n, k).candidates if row.name == name)
+
+    listed = [(m, n, k) for m in ROWS for k, columns in sorted(WEIGHTS.items()) for n in columns]
     for m, n, k in [*SHAPES.values(), *listed]:
-        found, shorter = explained(m, n, k), explained(m, n, k - SHORTER)
-        less = {row.name: row.seconds for row in shorter.candidates}
-        rows = {
-            row.name: (row.seconds, (row.seconds - less[row.name]) * k / SHORTER)
-            for row in found.candidates
-            if row.seconds is not None and re.match(r"gemm_pingpong(_staged)?_\d", row.name)
-        }
+        found, rows = explained(m, n, k), {}
+        for row in found.candidates:
+            if row.seconds is None or not re.match(ALONE, row.name):
+                continue
+            tile_m, tile_n, _ = tile_of(row.name)
+            rows_of_tiles = -(-m // tile_m)
+            waves = -(-rows_of_tiles * -(-n // tile_n) // units)
+            full = waves * units // rows_of_tiles * tile_n
+            whole = seconds(row.name, m, full, k)
+            rows[row.name] = (whole, (whole - seconds(row.name, m, full, k - SHORTER)) * k / SHORTER)
         calls.append({"size": (m, n, k), "picked": found.kernel, "seconds": found.seconds, "rows": rows})
-    print(json.dumps({"units": device.properties["compute_units"], "calls": calls}))
+    print(json.dumps({"units": units, "calls": calls}))
 
 
 def answers(arch: str) -> dict[str, Any]:
@@ -159,27 +167,27 @@ def order_rows(arch: str, made: dict[str, Any], held: dict[Any, int]) -> list[tu
     return lines
 
 
-def gain(call: dict[str, Any], units: int, reached: float, launches: int) -> float:
-    """The picked row's time in relation to the best whole-tile row's with its last wave shared out. Each unit puts the
-    sums of one tile into memory, and they are read again; launches: those that are added."""
+def gain(call: dict[str, Any], units: int, reached: float) -> float:
+    """The picked row's time in relation to the best row's with its last wave shared out."""
     m, n, _ = call["size"]
     best = call["seconds"]
     for name, (seconds, steps) in call["rows"].items():
         tile_m, tile_n, _ = tile_of(name)
         tiles = -(-m // tile_m) * -(-n // tile_n)
         if tiles % units:
-            sums = 2 * SUM * tile_m * tile_n * units / reached
             shared = tiles / units / math.ceil(tiles / units)
-            best = min(best, seconds - steps * (1 - shared) + sums + launches * LAUNCH)
+            best = min(best, seconds - steps * (1 - shared) + 2 * SUM * tile_m * tile_n * units / reached)
     return call["seconds"] / best
 
 
 def last_wave_rows(arch: str, made: dict[str, Any], reached: float) -> list[tuple[str, ...]]:
-    calls, units, lines = made["calls"][len(SHAPES) :], made["units"], []
-    for launches, form in ((0, "one launch"), (2, "two more launches")):
-        for m in (*amd_origami.ROWS, None):
-            gains = [gain(call, units, reached, launches) for call in calls if m in (None, call["size"][0])]
-            lines.append((arch, form, "all" if m is None else str(m), f"{mean(gains):.3f}", f"{max(gains):.2f}"))
+    calls, lines = made["calls"][len(SHAPES) :], []
+    for m in (*ROWS, None):
+        some = [call for call in calls if m in (None, call["size"][0])]
+        gains = [gain(call, made["units"], reached) for call in some]
+        most = max(range(len(some)), key=gains.__getitem__)
+        size = "x".join(map(str, some[most]["size"]))
+        lines.append((arch, "all" if m is None else str(m), f"{mean(gains):.3f}", f"{gains[most]:.2f}", size))
     return lines
 
 
@@ -199,12 +207,12 @@ def section() -> str:
 
 Runs are for the caches of the dies: neighbours in the order of groups lie on one die.
 
-What sharing the last wave out to all units would give over the picked rows, by M, modelled: the mean, and the most of
-a call. "One launch": stream-K, where the units of a tile hand their sums over in the kernel; "two more launches": the
-last tiles by rows of split-K and their reduction, {LAUNCH * 1e6:g} us each.
+What stream-K would give over the picked rows, modelled: the mean by M, and the most of a call.
 
-{markdown(("part", "form", "M", "mean", "most"), waves)}
-"""
+{markdown(("part", "M", "mean", "most", "of"), waves)}
+
+It would do so where rows of split-K have their sums added by a launch of {LAUNCH * 1e6:g} us, by the one that brings
+them; of the last wave of large products a launch of its own gives most of it, without a kernel more."""
 
 
 def main() -> int:

@@ -10,7 +10,8 @@ of numbers. The plan is asked by explain(), on simulated parts (tests/hipsim), w
 Rows are the instances of kernels.def that take a call. For Origami a call is the column-major product that torch gives
 to hipBLASLt: its M is our N. It has a latency for every tile, the matrix instruction that ours use, the workgroups of a
 compute unit that registers and LDS leave, and as many pieces of K as our row cuts it into: one (GRID), or those of
-gemm_splitk.c, whose sums Origami has added by the same launch.
+gemm_splitk.c, whose sums Origami has added by the same launch. Of a product in two launches (amd_waves.c) the latencies
+are added.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def planned() -> None:
                     found = mf.explain(a, weight)
                     taking = [row.name for row in found.candidates if row.seconds is not None]
                     call = {"size": (m, n, k), "layout": layout, "picked": found.kernel, "rows": taking}
-                    calls.append(call | {"seconds": found.seconds})
+                    calls.append(call | {"seconds": found.seconds, "launches": found.launches})
     print(json.dumps({"units": device.properties["compute_units"], "calls": calls}))
 
 
@@ -184,6 +185,16 @@ def form_of(kernel: str, size: Tile, units: int) -> Form:
     wanted = min(MOST_PIECES, max(1, units // (-(-m // tile[0]) * -(-n // tile[1]))))
     steps = -(-k // tile[2])
     return tile, -(-steps // -(-steps // wanted))
+
+
+def halves_of(call: dict[str, Any], units: int) -> list[tuple[Tile, str]]:
+    """Size and row of each launch of a product whose columns are cut behind whole waves of tiles, or nothing."""
+    launches, (m, n, k), tile = call.get("launches", ()), call["size"], tile_of(call["picked"])
+    if len(launches) != 2 or "splitk" in call["picked"]:
+        return []
+    rows = -(-m // tile[0])
+    columns = (rows * -(-n // tile[1]) - 1) // units * units // rows * tile[1]
+    return [((m, columns, k), launches[0]), ((m, n - columns, k), launches[1])]
 
 
 def latencies(program: Path, arch: str, units: int, asked: list[tuple[Tile, Form, int]]) -> list[float]:
@@ -224,20 +235,25 @@ class Part:
             call["rows"] = [name for name in call["rows"] if "simt" not in name]
             ours = {self.form(number, name) for name in call["rows"]}
             asked += [(number, form) for form in {*ours, *((tile, 1) for tile in other)}]
-        cycles = latencies(
-            program,
-            arch,
-            self.units,
-            [(tuple(self.calls[number]["size"]), form, self.tiles[form[0]]) for number, form in asked],
-        )
-        self.cycles = dict(zip(asked, cycles, strict=True))
+        sizes = [(tuple(self.calls[number]["size"]), form) for number, form in asked]
+        halves = {number: halves_of(call, self.units) for number, call in enumerate(self.calls)}
+        for number, some in halves.items():
+            asked += [(number, (name, size)) for size, name in some]
+            sizes += [(size, form_of(name, size, self.units)) for size, name in some]
+        every = [(size, form, self.tiles[form[0]]) for size, form in sizes]
+        found = dict(zip(asked, latencies(program, arch, self.units, every), strict=True))
+        self.cycles = {key: cycles for key, cycles in found.items() if isinstance(key[1][1], int)}
         for number, call in enumerate(self.calls):
             ours: dict[Form, str] = {}  # of one form the first row
             for name in call["rows"]:
                 ours.setdefault(self.form(number, name), name)
             best = min(ours, key=lambda form: self.cycles[number, form])
             call["best"] = ours[best]
-            call["ratio"] = self.cycles[number, self.form(number, call["picked"])] / self.cycles[number, best]
+            picked = sum(found[number, (name, size)] for size, name in halves[number])
+            picked = picked or self.cycles[number, self.form(number, call["picked"])]
+            call["ratio"] = picked / min(picked, self.cycles[number, best])
+            if halves[number]:
+                call["whole"] = self.cycles[number, best] / picked
 
     def form(self, number: int, kernel: str) -> Form:
         return form_of(kernel, tuple(self.calls[number]["size"]), self.units)
@@ -311,6 +327,8 @@ def section(parts: list[Part], archive: str) -> str:
     idle = [f"- {part.arch}: {', '.join(f'`{name}`' for name in part.unused) or 'none'}." for part in parts]
     generic = ", ".join(f"{part.generic} on {part.arch}" for part in parts if part.generic) or "none"
     sizes = sum(map(len, WEIGHTS.values()))
+    cut = {part.arch: [call["whole"] for call in part.calls if "whole" in call] for part in parts}
+    halves = "; ".join(f"{len(some)} on {arch}, {mean(some):.3f}" for arch, some in cut.items() if some) or "none"
     return f"""Written by `python bench/amd_origami.py {archive} --write`, whose head says how. Modelled twice, timed
 never: {len(ROWS) * sizes} calls ({len(ROWS)} M x {sizes} weights of other libraries' tests and benches), bfloat16,
 NT, no epilogue. Ratios are of Origami's latencies; geometric means, wanted at most {BAR:g}. Left out, for the generic
@@ -324,6 +342,9 @@ kernel is picked: {generic}.
 How often each row is picked by the plan, and is Origami's best of them:
 
 {markdown(("part", "row", "picked", "Origami's"), counts)}
+
+Calls whose columns behind whole waves of tiles have a launch of their own (csrc/gpu/amd_waves.c), and Origami's best
+single launch in relation to the two: {halves}.
 
 Tiles that would bring `best row / best tile` to {BAR:g}, each the one that helps most, and the mean with it:
 

@@ -9,13 +9,13 @@
  * what all units of a known one reach, gpu/parts.def says. */
 typedef struct device_cost {
     double call_seconds;                             /* fixed cost of a call, and */
-    double launch_seconds;                           /* of another launch in it, with a workspace */
+    double launch_seconds;                           /* of another launch in it */
     double bytes_per_second, bytes_per_second_limit; /* of a unit's share, of all units */
     double exposed; /* of the shorter of computing and memory: what the longer does not hide */
 } device_cost;
 
 static const device_cost host = {0.2e-6, 0, 15e9, 100e9, 0},
-                         gpu = {5e-6, 10e-6, 30e9, 4000e9, 1. / 16};
+                         gpu = {5e-6, MMF_LAUNCH_SECONDS, 30e9, 4000e9, 1. / 16};
 
 static double batches_of(const mmf_problem *p)
 {
