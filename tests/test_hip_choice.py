@@ -73,21 +73,22 @@ from fake_dlpack import DLDevice, Producer
 from hipsim.library import try_hip
 from matmul_fused.testing import force_kernel
 dev = hipsim.Device(0)
-memory = dev.empty((21 * 64, 16), np.float32)
+memory = dev.empty((45 * 64, 16), np.float32)
 def lie(tensor):
     tensor.device, tensor.data = DLDevice(10, 0), memory.pointer
-weight = Producer(np.empty((24 * 64, 16), np.float32).T, device=(10, 0), change=lie)
+weight = Producer(np.empty((48 * 64, 16), np.float32).T, device=(10, 0), change=lie)
 with force_kernel("gemm_simt_64x64x16_f32_any"):
     y = mf.matmul_fused(dev.empty((64, 16), np.float32), weight)
 assert try_hip("hipDeviceSynchronize") == 700
-texts = [found.text for found in dev.report().violations]
-print(sorted({int(re.search(r"workgroup (\\d+)", text)[1]) for text in texts}))
+print(re.search(r"workgroup (\\d+)", dev.report().violations[0].text)[1])
 sys.stdout.flush()
 os._exit(0)
 """
 
 
-@pytest.mark.parametrize(("part", "workgroups"), [("gfx942", [7, 15, 23]), ("gfx90a", [21, 22, 23])])
+@pytest.mark.parametrize(("part", "workgroups"), [("gfx942", {31, 39}), ("gfx90a", {45, 46, 47})])
 def test_a_die_gets_neighbours(part, workgroups):
-    """Of 24 tiles the last three, whose columns of B lie behind its memory: on eight dies those of the eighth one."""
-    assert in_child(BEHIND, part) == f"{workgroups}\n"
+    """Of 48 tiles the last three, whose columns of B lie behind its memory: on eight dies those of the eighth, whose
+    workgroups are 7, 15, ..., 47. One of them, not 47 in the simulator's order, ends the launch.
+    """
+    assert int(in_child(BEHIND, part)) in workgroups
