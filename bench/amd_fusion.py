@@ -11,8 +11,8 @@ load and store, so A and B once a tile, and the bias once a row of it, whichever
 take it too long are counted on paper: A and B once a tile, bias once a tile, results once. The unfused form is our own
 call without an epilogue and two kernels that we do not have: one adds the bias, one applies SiLU, each reads and
 writes every result once; theirs are counted on paper. Times are those of explain(), and of the two kernels what
-csrc/plan/cost.c has for a call, and for bytes. Kernels of a graph start without a host: there the call's fixed time is
-left out, of all.
+csrc/plan/cost.c has for a call, csrc/gpu/parts.def for bytes. Kernels of a graph start without a host: there the
+call's fixed time is left out, of all.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from amd_parts import parts
 from results import markdown, write_section
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,7 +34,7 @@ PARTS = {"gfx942": "MI300X", "gfx950": "MI355X"}
 LAYERS = {"O-proj": (5120, 8192), "QKV": (10240, 5120), "MoE-down": (7168, 2048)}  # N, K
 CLAIMED = {"O-proj": 3.25, "QKV": 2.92, "MoE-down": 3.33}  # on MI300X
 ROWS, ON_PAPER = (1, 16, 64), (1024, 4096)  # M
-CALL, BYTES_A_SECOND = 5e-6, 4e12  # csrc/plan/cost.c
+CALL = 5e-6  # csrc/plan/cost.c
 SEPARATE = 2  # kernels of the unfused epilogue
 ITEM = 2  # bytes of a bfloat16
 
@@ -90,7 +91,7 @@ def row(arch: str, call: dict[str, Any]) -> tuple[str, ...]:
     fused, plain = call["fused"], call["plain"]
     separate = SEPARATE * 2 * m * n * ITEM + n * ITEM
     least = (m * k + n * k + m * n + n) * ITEM
-    apart = plain["seconds"] + SEPARATE * CALL + separate / BYTES_A_SECOND
+    apart = plain["seconds"] + SEPARATE * CALL + separate / parts()[arch].reached
     in_graph = (apart - (1 + SEPARATE) * CALL) / (fused["seconds"] - CALL)
     claim, paper = f"{CLAIMED[call['layer']]:.2f}" if arch == "gfx942" else "-", " (paper)" if m in ON_PAPER else ""
     return (
@@ -109,14 +110,14 @@ def section() -> str:
         "MB of arrays, fused / unfused", "us, modelled", "speed-up, modelled", "in a graph, modelled", "FlyDSL's claim",
     )  # fmt: skip
     rows = [row(arch, call) for arch in PARTS for call in counts(arch)]
+    counted_on = " and ".join(f"{parts()[arch].reached / 1e12:g} TB/s of {name}" for arch, name in PARTS.items())
     return f"""Written by `python bench/amd_fusion.py --write`, whose head says what was counted and what is modelled.
 
 {markdown(header, rows)}
 
 With few rows fusing saves two launches of {CALL * 1e6:g} us each, and the bytes hardly matter; with many it saves the
 bytes of four passes over the results, also in a graph. Nowhere does the model have 3x for it: what is left of that
-claim would be a slower product in the unfused arm. The plan counts on {BYTES_A_SECOND / 1e12:g} TB/s of either GPU;
-MI355X was seen to reach 6.0 to 6.8, so launches weigh more there, and the saved bytes less, than modelled here."""
+claim would be a slower product in the unfused arm. The plan counts on {counted_on}."""
 
 
 def main() -> int:

@@ -8,8 +8,10 @@ files that this program writes there: the few declarations of HIP that its heade
 of numbers. The plan is asked by explain(), on simulated parts (tests/hipsim), whose memory is neither read nor written.
 
 Rows are the instances of kernels.def that take a call. For Origami a call is the column-major product that torch gives
-to hipBLASLt: its M is our N. It has a latency for every tile, without a split of K (GRID), the matrix instruction that
-ours use, and the workgroups of a compute unit that registers and LDS leave.
+to hipBLASLt: its M is our N. It has a latency for every tile, the matrix instruction that ours use, the workgroups of a
+compute unit that registers and LDS leave, and as many pieces of K as our row cuts it into: one (GRID), or those of
+gemm_splitk.c, whose sums Origami has added by the same launch. Of a product in two launches (amd_waves.c) the latencies
+are added.
 """
 
 from __future__ import annotations
@@ -87,20 +89,27 @@ int main()
     problem.d_dtype = problem.mi_dtype = data_type_t::BFloat16;
     tile.grid_selection = grid_selection_t::data_parallel; // GRID
     dim3_t &size = problem.size;
+    std::size_t pieces;
     while (std::cin >> size.m >> size.n >> size.k >> tile.mt.m >> tile.mt.n >> tile.mt.k >> tile.mi.k >>
-           tile.occupancy) {
+           tile.occupancy >> pieces) {
+        const auto tiles = (size.m + tile.mt.m - 1) / tile.mt.m * ((size.n + tile.mt.n - 1) / tile.mt.n) * pieces;
         double least = std::numeric_limits<double>::max();
         tile.mi.m = tile.mi.n = 16;
         for (int hints = 0; hints < 4; hints++) {
             tile.cache_hints_a = hints & 1 ? 4 : 0;
             tile.cache_hints_b = hints & 2 ? 4 : 0;
-            least = std::min(least, compute_total_latency(problem, device, tile, 0));
+            const double whole = compute_total_latency(problem, device, tile, 0);
+            const double piece = compute_timestep_latency(problem, device, tile, std::min(tiles, units), pieces);
+            const bool never = whole == std::numeric_limits<double>::max();
+            least = std::min(least, pieces == 1 || never ? whole : piece * ((tiles + units - 1) / units));
         }
         std::cout << least << "\\n";
     }
 }
 """
 Tile = tuple[int, int, int]
+Form = tuple[Tile, int]  # and the pieces of K
+MOST_PIECES = 16  # csrc/gpu/gemm_splitk.c
 
 
 def build(archive: Path, folder: Path) -> Path:
@@ -140,7 +149,7 @@ def planned() -> None:
                     found = mf.explain(a, weight)
                     taking = [row.name for row in found.candidates if row.seconds is not None]
                     call = {"size": (m, n, k), "layout": layout, "picked": found.kernel, "rows": taking}
-                    calls.append(call | {"seconds": found.seconds})
+                    calls.append(call | {"seconds": found.seconds, "launches": found.launches})
     print(json.dumps({"units": device.properties["compute_units"], "calls": calls}))
 
 
@@ -168,12 +177,32 @@ def workgroups(arch: str) -> dict[Tile, int]:
     return found
 
 
-def latencies(program: Path, arch: str, units: int, asked: list[tuple[Tile, Tile, int]]) -> list[float]:
-    """Of (size, tile, workgroups of a compute unit), in cycles."""
+def form_of(kernel: str, size: Tile, units: int) -> Form:
+    """Of a row and a call: rows of split-K cut K into as many pieces as leave no unit more than one."""
+    tile, (m, n, k) = tile_of(kernel), size
+    if "splitk" not in kernel:
+        return tile, 1
+    wanted = min(MOST_PIECES, max(1, units // (-(-m // tile[0]) * -(-n // tile[1]))))
+    steps = -(-k // tile[2])
+    return tile, -(-steps // -(-steps // wanted))
+
+
+def halves_of(call: dict[str, Any], units: int) -> list[tuple[Tile, str]]:
+    """Size and row of each launch of a product whose columns are cut behind whole waves of tiles, or nothing."""
+    launches, (m, n, k), tile = call.get("launches", ()), call["size"], tile_of(call["picked"])
+    if len(launches) != 2 or "splitk" in call["picked"]:
+        return []
+    rows = -(-m // tile[0])
+    columns = (rows * -(-n // tile[1]) - 1) // units * units // rows * tile[1]
+    return [((m, columns, k), launches[0]), ((m, n - columns, k), launches[1])]
+
+
+def latencies(program: Path, arch: str, units: int, asked: list[tuple[Tile, Form, int]]) -> list[float]:
+    """Of (size, form, workgroups of a compute unit), in cycles."""
     lds, l2, clock, depth = PARTS[arch]
     lines = [f"{arch} {units} {lds} {l2} {clock}"]
-    for (m, n, k), tile, held in asked:
-        lines.append(f"{n} {m} {k} {tile[1]} {tile[0]} {tile[2]} {depth} {held}")
+    for (m, n, k), (tile, pieces), held in asked:
+        lines.append(f"{n} {m} {k} {tile[1]} {tile[0]} {tile[2]} {depth} {held} {pieces}")
     done = subprocess.run([program], input="\n".join(lines), check=True, stdout=subprocess.PIPE, text=True)
     return [float(line) for line in done.stdout.split()]
 
@@ -194,7 +223,7 @@ class Part:
 
     def __init__(self, program: Path, arch: str) -> None:
         made = plans(arch)
-        self.arch, held = arch, workgroups(arch)
+        self.arch, self.units, held = arch, made["units"], workgroups(arch)
         self.unused = unused(made["calls"])
         self.generic = sum("simt" in call["picked"] for call in made["calls"] if call["layout"] == "NT")
         self.calls = [c for c in made["calls"] if c["layout"] == "NT" and "simt" not in c["picked"]]
@@ -204,32 +233,41 @@ class Part:
         asked = []
         for number, call in enumerate(self.calls):
             call["rows"] = [name for name in call["rows"] if "simt" not in name]
-            asked += [(number, tile) for tile in {*map(tile_of, call["rows"]), *other}]
-        cycles = latencies(
-            program,
-            arch,
-            made["units"],
-            [(tuple(self.calls[number]["size"]), tile, self.tiles[tile]) for number, tile in asked],
-        )
-        self.cycles = dict(zip(asked, cycles, strict=True))
+            ours = {self.form(number, name) for name in call["rows"]}
+            asked += [(number, form) for form in {*ours, *((tile, 1) for tile in other)}]
+        sizes = [(tuple(self.calls[number]["size"]), form) for number, form in asked]
+        halves = {number: halves_of(call, self.units) for number, call in enumerate(self.calls)}
+        for number, some in halves.items():
+            asked += [(number, (name, size)) for size, name in some]
+            sizes += [(size, form_of(name, size, self.units)) for size, name in some]
+        every = [(size, form, self.tiles[form[0]]) for size, form in sizes]
+        found = dict(zip(asked, latencies(program, arch, self.units, every), strict=True))
+        self.cycles = {key: cycles for key, cycles in found.items() if isinstance(key[1][1], int)}
         for number, call in enumerate(self.calls):
-            ours: dict[Tile, str] = {}  # of one tile the first row
+            ours: dict[Form, str] = {}  # of one form the first row
             for name in call["rows"]:
-                ours.setdefault(tile_of(name), name)
-            best = min(ours, key=lambda tile: self.cycles[number, tile])
-            call["best"], call["tile"] = ours[best], best
-            call["ratio"] = self.cycles[number, tile_of(call["picked"])] / self.cycles[number, best]
+                ours.setdefault(self.form(number, name), name)
+            best = min(ours, key=lambda form: self.cycles[number, form])
+            call["best"] = ours[best]
+            picked = sum(found[number, (name, size)] for size, name in halves[number])
+            picked = picked or self.cycles[number, self.form(number, call["picked"])]
+            call["ratio"] = picked / min(picked, self.cycles[number, best])
+            if halves[number]:
+                call["whole"] = self.cycles[number, best] / picked
 
-    def to_grid(self, number: int, tiles: set[Tile]) -> float:
-        """Of these tiles the best one, in relation to the best one of all."""
+    def form(self, number: int, kernel: str) -> Form:
+        return form_of(kernel, tuple(self.calls[number]["size"]), self.units)
+
+    def to_grid(self, number: int, forms: set[Form]) -> float:
+        """Of these forms the best one, in relation to the best one of all."""
         every = [cycles for (call, _), cycles in self.cycles.items() if call == number]
-        known = [self.cycles[number, tile] for tile in tiles if (number, tile) in self.cycles]
+        known = [self.cycles[number, form] for form in forms if (number, form) in self.cycles]
         return min(known) / min(every)
 
     def grid(self, tiles: set[Tile] = frozenset(), rows: int | None = None) -> list[float]:  # type: ignore[assignment]
         """to_grid() of our rows and these tiles, of all calls from LARGE on or those with `rows` rows."""
         return [
-            self.to_grid(number, {*map(tile_of, call["rows"]), *tiles})
+            self.to_grid(number, {*(self.form(number, name) for name in call["rows"]), *((tile, 1) for tile in tiles)})
             for number, call in enumerate(self.calls)
             if (call["size"][0] >= LARGE if rows is None else call["size"][0] == rows)
         ]
@@ -289,6 +327,8 @@ def section(parts: list[Part], archive: str) -> str:
     idle = [f"- {part.arch}: {', '.join(f'`{name}`' for name in part.unused) or 'none'}." for part in parts]
     generic = ", ".join(f"{part.generic} on {part.arch}" for part in parts if part.generic) or "none"
     sizes = sum(map(len, WEIGHTS.values()))
+    cut = {part.arch: [call["whole"] for call in part.calls if "whole" in call] for part in parts}
+    halves = "; ".join(f"{len(some)} on {arch}, {mean(some):.3f}" for arch, some in cut.items() if some) or "none"
     return f"""Written by `python bench/amd_origami.py {archive} --write`, whose head says how. Modelled twice, timed
 never: {len(ROWS) * sizes} calls ({len(ROWS)} M x {sizes} weights of other libraries' tests and benches), bfloat16,
 NT, no epilogue. Ratios are of Origami's latencies; geometric means, wanted at most {BAR:g}. Left out, for the generic
@@ -302,6 +342,9 @@ kernel is picked: {generic}.
 How often each row is picked by the plan, and is Origami's best of them:
 
 {markdown(("part", "row", "picked", "Origami's"), counts)}
+
+Calls whose columns behind whole waves of tiles have a launch of their own (csrc/gpu/amd_waves.c), and Origami's best
+single launch in relation to the two: {halves}.
 
 Tiles that would bring `best row / best tile` to {BAR:g}, each the one that helps most, and the mean with it:
 
@@ -319,13 +362,19 @@ Why they disagree, as far as the sources say:
 
 - A compute unit gets 26.6 bytes a cycle from the L2 in Origami on gfx942, 27.7 on gfx950: 17 TB/s at the full clock.
   The plan counts on 45 on gfx950, for AMD's own tiles were as busy there as that lets them be (128x128: 44 bytes a
-  cycle), and on 38 on gfx942. So Origami calls small tiles bound by loads, gemm_thin first.
+  cycle), on 38 on gfx942 and 26 on gfx90a, as units share an L2. So Origami calls small tiles bound by loads,
+  gemm_thin first.
 - Origami adds 500 cycles to every step of K, and has the workgroups of a unit work one after the other. In ours two
   waves of a SIMD, of one workgroup or of two, take turns, and a barrier costs what the loop's machine code says.
 - Origami adds cycles where K is no multiple of a tile's depth: 50000 times the share of K beyond it. gemm_thin is 512
   deep in four slices of 128, and reads no more of the last ones than there is.
 - A lone tile of 128x128 has no second one that fills its pauses: the plan counts its LDS reads beside its products, and
-  prefers more and smaller tiles where there are fewer than units. Origami has no such term."""
+  prefers more and smaller tiles, or pieces of K of larger ones, where there are fewer than units. Origami has no such
+  term. What AMD tuned for MI300X (ROCm/aiter, a8w8_bpreshuffle_tuned_gemm.csv, int8) has the smallest tiles that give
+  no unit two, or one large tile for each: but its kernels read LDS under their products, which ours with one wave on a
+  SIMD do not, so it does not say who is right here.
+- Rows of split-K add their sums in a second launch, for which the plan counts 10 us; Origami has them added in the
+  first one."""
 
 
 def main() -> int:

@@ -5,7 +5,7 @@
 A point is a call of bench/amd_origami.py, bfloat16, a weight of (N, K): the products of the call in the time that
 explain() predicts for the kernel that it picks, on a simulated part. Intensity is operations for each byte of A, B and
 the result, each moved once. The full lines are what the model counts on: its memory, and the matrix cores at the clock
-that full tiles leave (csrc/plan/cost.c, csrc/gpu/amd_tiles.c); the broken ones AMD's nominal figures.
+that full tiles leave (csrc/gpu/parts.def); the broken ones AMD's nominal figures.
 """
 
 from __future__ import annotations
@@ -14,16 +14,12 @@ import re
 from typing import Any
 
 import amd_origami
+from amd_parts import parts
 from picture import words
 from roofline import Plane
 
 PICTURE = amd_origami.ROOT / "docs/amd_roofline.svg"
-# Name; of the model: operations a second of the matrix cores; nominal ones; nominal bytes a second of the memory.
-PARTS = {
-    "gfx942": ("MI300X (gfx942)", 2048 * 304 * 1.2e9, 1307e12, 5.3e12),
-    "gfx950": ("MI355X (gfx950)", 4096 * 256 * 1.44e9, 2517e12, 8e12),
-}
-MEMORY = 4e12  # bytes a second, of the model
+PARTS = {"gfx942": ("MI300X (gfx942)", 304, 1307e12), "gfx950": ("MI355X (gfx950)", 256, 2517e12)}  # units; nominal
 COLOURS = {
     "16 or 32 rows": "#e08214",
     "64 rows": "#d6604d",
@@ -44,11 +40,12 @@ def group_of(kernel: str) -> str:
 
 
 def panel(number: int, arch: str, calls: list[dict[str, Any]]) -> list[str]:
-    name, compute, nominal, memory = PARTS[arch]
+    (name, units, nominal), part = PARTS[arch], parts()[arch]
     left = LEFT + number * (WIDTH - PANEL - LEFT - 14)
     plane = Plane(left, TOP, HEIGHT - BOTTOM, PANEL, INTENSITIES, RATES, tick=1e12)
     lines = [words(left, TOP - 8, f"{name}, Tflop/s, modelled", size=12), *plane.axes()]
-    lines += [plane.roof(compute, MEMORY), plane.roof(nominal, memory, ' stroke-dasharray="4 3"')]
+    lines.append(plane.roof(part.flops_16 * units * part.hertz, part.reached))
+    lines.append(plane.roof(nominal, part.memory, ' stroke-dasharray="4 3"'))
     for call in calls:
         m, n, k = call["size"]
         flops = 2 * m * n * k

@@ -409,7 +409,7 @@ def test_the_choice_beside_origamis(amd_origami, monkeypatch):
     monkeypatch.setattr(
         amd_origami,
         "latencies",
-        lambda program, arch, units, asked: [latency.get(tile, 100.0) for size, tile, held in asked],
+        lambda program, arch, units, asked: [latency.get(form[0], 100.0) / form[1] for size, form, held in asked],
     )
     part = amd_origami.Part(None, "gfx942")
     assert part.picked() == [30 / 15, 15 / 12]
@@ -422,10 +422,19 @@ def test_the_choice_beside_origamis(amd_origami, monkeypatch):
     assert "| gfx942 | 16x512x1024 | thin 16x32x512 | mfma 128x128x64 | 2.00 |" in text
 
 
+def test_pieces_of_k_beside_origamis(amd_origami):
+    """Two tiles on 304 units: 16 pieces at most, whole steps of K in each."""
+    split, whole = ("gemm_pingpong_staged_splitk_128x256x64_bf16_nt", "gemm_pingpong_staged_128x256x64_bf16_nt")
+    assert amd_origami.form_of(whole, (128, 512, 1024), 304) == ((128, 256, 64), 1)
+    assert amd_origami.form_of(split, (128, 512, 8192), 304) == ((128, 256, 64), 16)
+    assert amd_origami.form_of(split, (128, 512, 640), 304) == ((128, 256, 64), 10)
+    assert amd_origami.form_of(split, (4096, 4096, 4096), 304) == ((128, 256, 64), 1)
+
+
 def test_a_call_that_memory_bounds_lies_on_the_roof():
     roofline = load("amd_roofline", "msgpack", "elftools")
     m, n, k = 16, 4096, 4096
-    seconds = 2 * (m * k + n * k + m * n) / roofline.MEMORY
+    seconds = 2 * (m * k + n * k + m * n) / roofline.parts()["gfx942"].reached
     call = {"size": (m, n, k), "picked": "gemm_thin_16x32x512_bf16_nt", "seconds": seconds}
     root = xml.etree.ElementTree.fromstring(roofline.draw({"gfx942": [call], "gfx950": []}))
     x, y = next(
@@ -436,6 +445,18 @@ def test_a_call_that_memory_bounds_lies_on_the_roof():
     path = next(one.get("d") for one in root if one.get("fill") == "none")
     (x0, y0), (x1, y1) = (map(float, point.split()) for point in path[1:].split("H")[0].split("L"))
     assert abs(y - (y0 + (y1 - y0) * (x - x0) / (x1 - x0))) < 0.2
+
+
+def test_the_order_of_a_grid():
+    """Two dies, 2 x 4 tiles at once: in turn a die has a row of tiles and all columns, in runs two of them."""
+    order = load("amd_order", "msgpack", "elftools")
+    rows, tiles_of = order.compiled()
+    assert (rows, tiles_of(1, 8)) == (8, [*range(8)])
+    assert tiles_of(2, 8) == [0, 4, 1, 5, 2, 6, 3, 7]
+    size, tile, lines = (256, 512, 64), (128, 128, 64), 128 * 64 * 2
+    for dies, fetched in ((1, 2 * (1 + 4)), (2, 2 * (2 + 2))):
+        places = [order.place(index, 2, 4, rows) for index in tiles_of(dies, 8)]
+        assert order.fetched(places, size, tile, 2, 8) == (fetched * lines, (2 + 4) * lines)
 
 
 def test_what_fusing_saves():

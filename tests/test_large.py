@@ -67,7 +67,24 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("kernel", "dtype", "sizes", "most"), ROWS, ids=[row[0] for row in ROWS])
+# Kernels of whole lines of 16 bytes. Of whole chunks 256 lines lie within 2^31 bytes, so those of A or of B are many.
+CHUNKS = {
+    "gfx90a": ("gemm_thin",),
+    "gfx942": ("gemm_pingpong_staged", "gemm_pingpong_staged_splitk", "gemm_thin", "gemm_thin_splitk"),
+    "gfx950": ("gemm_pingpong", "gemm_pingpong_splitk", "gemm_thin"),
+    "gfx1100": ("gemm_wmma", "gemm_wmma_thin"),
+    "gfx1201": ("gemm_wmma", "gemm_wmma_thin"),
+}
+MOST = 2**23 - 4096
+LINES = [(kernel, "bfloat16", size, MOST) for kernel in CHUNKS[PART] for size in ((660, 72, 136), (72, 660, 136))]
+LINES += [("gemm_gemv", "bfloat16", (4, 72, 136), SPAN), ("gemm_gemv", "bfloat16", (1, 660, 136), MOST)]
+
+
+def name_of(row):
+    return f"{row[0]}-{'x'.join(map(str, row[2]))}"
+
+
+@pytest.mark.parametrize(("kernel", "dtype", "sizes", "most"), ROWS + LINES, ids=map(name_of, ROWS + LINES))
 def test_rows_over_4_gib(dev, kernel, dtype, sizes, most):
     m, n, k = sizes
     a, w, c = draw((m, k), dtype), draw((n, k), dtype, 1), draw((m, n), dtype, 2)
@@ -76,8 +93,8 @@ def test_rows_over_4_gib(dev, kernel, dtype, sizes, most):
     weight = placed(dev, w, most)
     added = dev.array(c)  # three such operands fit into 16 GiB
     skip_unless_taken(kernel, x, weight.mT)
-    for view in (x, out):
-        assert view.byte_strides[0] * (m - 1) > 1 << 32
+    assert any(view.byte_strides[0] * (view.shape[0] - 1) > 1 << 32 for view in (x, weight))
+    assert out.byte_strides[0] * (m - 1) > 1 << 32 or m <= 4
     with force_kernel(kernel):
         assert mf.matmul_fused(x, weight.mT, dev.array(bias), "silu", C=added, out=out) is out
     got = np.empty((m, n), a.dtype)
@@ -99,3 +116,22 @@ def test_batches_over_4_gib(dev, kernel, dtype):
     got = np.empty((3, 20, 18), a.dtype)
     copy_rows(views[2], got, to_device=False)
     check(got, a, b, activation="relu")
+
+
+@pytest.mark.parametrize("kernel", [*CHUNKS[PART], "gemm_gemv"])
+def test_batches_of_lines_over_4_gib(dev, kernel):
+    """A, the weight as nn.Linear has it, and the result, each a quarter of 10 GiB from the next one of the batch."""
+    values = [draw((3, rows, columns), "bfloat16", seed) for seed, (rows, columns) in enumerate(((4, 24), (40, 24)))]
+    shapes = [*(one.shape for one in values), (3, 4, 40)]
+    memory = [dev.empty((3, SPAN // 2 // 2), values[0].dtype) for _ in shapes]
+    a, w, out = (
+        one[:, : rows * columns].reshape(3, rows, columns)
+        for one, (_, rows, columns) in zip(memory, shapes, strict=True)
+    )
+    for view, one in zip((a, w), values, strict=True):
+        copy_rows(view, one, to_device=True)
+    with force_kernel(kernel):
+        mf.matmul_fused(a, w.mT, activation="relu", out=out)
+    got = np.empty((3, 4, 40), values[0].dtype)
+    copy_rows(out, got, to_device=False)
+    check(got, values[0], values[1].swapaxes(1, 2), activation="relu")

@@ -3,30 +3,11 @@
 #include "gpu/amd_tiles.h"
 
 #include "gpu/describe.h"
-#include "gpu/devices.h"
 #include "gpu/epilogue_form.h"
 #include "gpu/kernels/common/gemm_args.h"
+#include "gpu/parts.h"
 
 #include <math.h>
-#include <string.h>
-
-/* Of a compute unit, a cycle: operations of 16 bits, float32, float64 (AMD's peaks), bytes read
- * from LDS; cycles that loads are on their way, more where more units share an L2
- * (docs/amd_gpus.md); the clock that products of 16 bits in full tiles leave, which is all that was
- * published; lanes of a wave, and cycles of a SIMD from one of its instructions to the next one.
- * What HIP counts as a compute unit of RDNA are two of AMD's, with 4 SIMDs like one of CDNA; their
- * clock is the nominal one. */
-typedef struct part {
-    const char *arch;
-    double flops[3], read, flight, hertz;
-    int wave, issue;
-} part;
-
-static const part parts[] = {{"gfx950", {4096, 256, 128}, 256, 1000, 1.44e9, 64, 4},
-                             {"gfx942", {2048, 256, 256}, 128, 1000 * 38. / 32, 1.2e9, 64, 4},
-                             {"gfx90a", {1024, 256, 256}, 128, 1000, 1.7e9, 64, 4},
-                             {"gfx1100", {2 * 512}, 2 * 128, 1000, 2.5e9, 32, 1},
-                             {"gfx1201", {2 * 1024}, 2 * 128, 1000, 2.97e9, 32, 1}};
 
 /* Of a compute unit: bytes on their way from memory, bytes written to LDS a cycle; figures of CDNA,
  * taken for all. Waves of 4 SIMDs, each with sums of 64 columns. */
@@ -36,7 +17,7 @@ enum { FLIGHT_BYTES = 44 << 10, WRITE = 128, SIMDS = 4, COLUMNS = 64 };
  * wave, and more for each result of all lanes (bench/AMD_MODEL.md). */
 enum { START = 2000, FIXED = 400, IN_REGISTERS = 6, GENERAL = 60 };
 
-static double beside_steps(const part *gpu, const mmf_kernel *kernel, const mmf_problem *p)
+static double beside_steps(const mmf_gpu_part *gpu, const mmf_kernel *kernel, const mmf_problem *p)
 {
     const bool general = mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_GENERAL;
     const double waves = mmf_gpu_instances[kernel->instance].threads / (double)gpu->wave / SIMDS;
@@ -47,15 +28,11 @@ static double beside_steps(const part *gpu, const mmf_kernel *kernel, const mmf_
     return START + gpu->issue * (FIXED * waves + (general ? GENERAL : IN_REGISTERS) * groups);
 }
 
-static const part *part_of(mmf_device device)
+/* The row of a device, if it has figures of tiles. */
+static const mmf_gpu_part *part_of(mmf_device device)
 {
-    mmf_gpu *gpu;
-    if (mmf_gpu_get(device, &gpu))
-        return NULL;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!strncmp(gpu->facts.arch, parts[i].arch, strlen(parts[i].arch)))
-            return &parts[i];
-    return NULL;
+    const mmf_gpu_part *part = mmf_gpu_part_of(device);
+    return part && part->issue ? part : NULL;
 }
 
 /* Cycles of what goes on at once, unevenly: the longer one, and more if they are alike. */
@@ -72,7 +49,7 @@ static double most_tiles(const mmf_problem *p, const mmf_work *work)
     return (double)(int64_t)((work->tiles + units - 1) / units);
 }
 
-static void set_cycles(const part *gpu, double cycles, mmf_work *work)
+static void set_cycles(const mmf_gpu_part *gpu, double cycles, mmf_work *work)
 {
     work->tiles = 1;
     work->tile_flops = cycles / gpu->hertz * MMF_AMD_GFLOPS * 1e9;
@@ -86,7 +63,7 @@ void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem
 void mmf_amd_faster_tiles_work(double faster, double idle, const mmf_kernel *kernel,
                                const mmf_problem *p, mmf_work *work)
 {
-    const part *gpu = part_of(p->device);
+    const mmf_gpu_part *gpu = part_of(p->device);
     if (!gpu)
         return;
     const int threads = mmf_gpu_instances[kernel->instance].threads;
@@ -121,7 +98,7 @@ void mmf_amd_faster_tiles_work(double faster, double idle, const mmf_kernel *ker
 
 void mmf_amd_thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *work)
 {
-    const part *gpu = part_of(p->device);
+    const mmf_gpu_part *gpu = part_of(p->device);
     if (!gpu)
         return;
     const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
@@ -131,10 +108,11 @@ void mmf_amd_thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work 
     const double busy = 0.89; /* the matrix cores, as in the loop of gemm_mfma on gfx942 */
     const double products = 2 * (double)kernel->tile_m * kernel->tile_n * kernel->tile_k /
                             (busy * gpu->flops[size / 4]);
-    /* Tiles below each other run on units with other caches: of what they read once more, half of
-     * the bytes are counted, for the cache that all share. */
+    /* Tiles of a group, below each other, run at one time on units that share a cache. Of what
+     * further groups read once more, half of the bytes are counted, for the cache behind it. */
     const double streams = mmf_problem_gated(p) ? 2 : 1;
-    const double again = (double)(mmf_gpu_tiles(p->m, kernel->tile_m) - 1) / 2;
+    const int64_t rows = (int64_t)MMF_DEAL_ROWS * kernel->tile_m;
+    const double again = (double)(mmf_gpu_tiles(p->m, rows) - 1) / 2;
     work->bytes = again * (double)mmf_gpu_batches(p) * (double)p->n * streams * (double)p->k * size;
     /* Several share a unit: the first loads of one come while another one works. */
     const double most = most_tiles(p, work), beside = beside_steps(gpu, kernel, p);
@@ -144,7 +122,7 @@ void mmf_amd_thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work 
 
 void mmf_amd_gemv_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *work)
 {
-    const part *gpu = part_of(p->device);
+    const mmf_gpu_part *gpu = part_of(p->device);
     if (!gpu)
         return;
     /* The waves of a workgroup read the same rows of A: once. */
@@ -160,7 +138,7 @@ void mmf_amd_gemv_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work 
 
 void mmf_amd_simt_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *work)
 {
-    const part *gpu = part_of(p->device);
+    const mmf_gpu_part *gpu = part_of(p->device);
     const mmf_family *family = kernel->family;
     const bool wide = mmf_problem_accumulator(p) == MMF_FLOAT64;
     const double gflops = wide ? family->gflops_double : family->gflops_float;

@@ -86,9 +86,10 @@ const mmf_argument_field *mmf_gpu_argument_fields(int *count, size_t *bytes)
 #define MMF_OPERAND(id, name, axes, access, dtypes, stream) STRIDES(MMF_GEMM_##id),
 #include "problem/operands.def"
 #undef MMF_OPERAND
-        FIELD(alpha),      FIELD(beta),    FIELD(parameters), FIELD(immediates),  FIELD(data),
-        FIELD(tiles_m),    FIELD(tiles_n), FIELD(first_tile), FIELD(piece),       FIELD(plane),
-        FIELD(batch_ndim), FIELD(dtype),   FIELD(activation), FIELD(gated),       FIELD(epilogue),
+        FIELD(alpha),      FIELD(beta),    FIELD(parameters), FIELD(immediates),
+        FIELD(data),       FIELD(tiles_m), FIELD(tiles_n),    FIELD(first_tile),
+        FIELD(piece),      FIELD(plane),   FIELD(batch_ndim), FIELD(dtype),
+        FIELD(activation), FIELD(gated),   FIELD(epilogue),   FIELD(deal),
     };
 #undef STRIDES
 #undef FIELD

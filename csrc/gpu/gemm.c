@@ -3,6 +3,7 @@
 
 #include "gpu/epilogue_form.h"
 #include "gpu/kernels/common/gemm_args.h"
+#include "gpu/parts.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -127,6 +128,14 @@ int64_t mmf_gpu_gemm_tiles(const mmf_problem *p, const mmf_gemm_args *args)
     return args->tiles_m * args->tiles_n * mmf_gpu_batches(p);
 }
 
+/* Set in which order the dies of a GPU take so many tiles. */
+static void deal(mmf_device device, int64_t tiles, mmf_deal *deal)
+{
+    const int dies = mmf_gpu_dies(device);
+    if (dies > 1 && tiles < MMF_DEAL_MOST_TILES)
+        mmf_deal_out((unsigned)dies, (unsigned)tiles, deal);
+}
+
 mmf_launch *mmf_gpu_gemm_add(mmf_launch_plan *plan, int instance, const mmf_problem *p,
                              bool general_epilogue)
 {
@@ -135,6 +144,7 @@ mmf_launch *mmf_gpu_gemm_add(mmf_launch_plan *plan, int instance, const mmf_prob
     mmf_gpu_gemm_arguments(instance, p, general_epilogue, args);
     launch->grid_x = mmf_gpu_gemm_tiles(p, args);
     launch->first = offsetof(mmf_gemm_args, first_tile);
+    deal(p->device, launch->grid_x, &args->deal);
     return launch;
 }
 

@@ -1,6 +1,7 @@
 /* The families gemm_pingpong (gfx950) and gemm_pingpong_staged (gfx942): matrix cores, whole
  * chunks of 16 bytes. Path of a call: asked by the plan; run() ends in launch_plan.c. */
 #include "gpu/amd_tiles.h"
+#include "gpu/amd_waves.h"
 
 #include <stdio.h>
 
@@ -81,16 +82,26 @@ void mmf_amd_pingpong_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_w
     mmf_amd_tiles_work(IDLE, kernel, p, w);
 }
 
+static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+{
+    mmf_amd_waves_work(mmf_amd_pingpong_work, kernel, p, w);
+}
+
+static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
+{
+    mmf_amd_waves_configure(mmf_amd_pingpong_work, kernel, p, config);
+}
+
 const mmf_family mmf_gpu_pingpong = {
     .name = "gemm_pingpong",
     .features = MMF_GPU_EPILOGUE_FEATURES,
     .dtypes = MMF_GPU_EPILOGUE_DTYPES,
     .supports = mmf_amd_takes_chunks,
-    .configure = mmf_gpu_gemm_configure,
+    .configure = configure,
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = true,
     .same_bits = true,
-    .work = mmf_amd_pingpong_work,
+    .work = work,
     .gflops_float = MMF_AMD_GFLOPS,
 };
 
@@ -99,10 +110,10 @@ const mmf_family mmf_gpu_pingpong_staged = {
     .features = MMF_GPU_EPILOGUE_FEATURES,
     .dtypes = MMF_GPU_EPILOGUE_DTYPES,
     .supports = mmf_amd_takes_chunks,
-    .configure = mmf_gpu_gemm_configure,
+    .configure = configure,
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = true,
     .same_bits = true,
-    .work = mmf_amd_pingpong_work,
+    .work = work,
     .gflops_float = MMF_AMD_GFLOPS,
 };

@@ -5,6 +5,7 @@
 #include "cpu/pool.h"
 #include "cpu/rows.h"
 #include "cpu/team.h"
+#include "gpu/parts.h"
 #include "gpu/reorder.h"
 #include "plan/plan.h"
 #include "problem/environment.h"
@@ -171,6 +172,11 @@ void mmf_read_environment(void)
 int mmf_device_units(mmf_device device)
 {
     return mmf_gpu_units(device);
+}
+
+double mmf_device_bandwidth(mmf_device device)
+{
+    return mmf_gpu_bandwidth(device);
 }
 
 void mmf_device_identity(mmf_device device, char *text, size_t size)

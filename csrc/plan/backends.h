@@ -37,6 +37,9 @@ void mmf_read_environment(void);
 /* Compute units of a GPU, 0 if it cannot be used. */
 int mmf_device_units(mmf_device device);
 
+/* Bytes a second that all units of a GPU reach from memory, 0 if that is not known. */
+double mmf_device_bandwidth(mmf_device device);
+
 #define MMF_HOST_THREADS 1024 /* the most that can be asked for */
 
 /* What a GPU and its driver are called, cut to size; "" of the CPU, and of a GPU that cannot be

@@ -5,17 +5,17 @@
 
 #include "plan/backends.h"
 
-/* What a kind of device brings besides its kernels' figures. A GPU's are those of a data centre
- * part, assumed, not measured. */
+/* What a kind of device brings besides its kernels' figures. A GPU's are assumed, not measured;
+ * what all units of a known one reach, gpu/parts.def says. */
 typedef struct device_cost {
     double call_seconds;                             /* fixed cost of a call, and */
-    double launch_seconds;                           /* of another launch in it, with a workspace */
+    double launch_seconds;                           /* of another launch in it */
     double bytes_per_second, bytes_per_second_limit; /* of a unit's share, of all units */
     double exposed; /* of the shorter of computing and memory: what the longer does not hide */
 } device_cost;
 
 static const device_cost host = {0.2e-6, 0, 15e9, 100e9, 0},
-                         gpu = {5e-6, 10e-6, 30e9, 4000e9, 1. / 16};
+                         gpu = {5e-6, MMF_LAUNCH_SECONDS, 30e9, 4000e9, 1. / 16};
 
 static double batches_of(const mmf_problem *p)
 {
@@ -99,8 +99,10 @@ double mmf_plan_seconds(const mmf_problem *p, const mmf_kernel *kernel, double u
     const double gflops = mmf_plan_gflops(p, kernel);
     double bandwidth = device->bytes_per_second * units, flops = mmf_plan_flops(p) / units;
     double fixed = device->call_seconds;
-    if (bandwidth > device->bytes_per_second_limit)
-        bandwidth = device->bytes_per_second_limit;
+    double limit = p->device.type == MMF_CPU ? 0 : mmf_device_bandwidth(p->device);
+    limit = limit > 0 ? limit : device->bytes_per_second_limit;
+    if (bandwidth > limit)
+        bandwidth = limit;
     if (p->device.type != MMF_CPU && units > 0) {
         const mmf_work work = work_of(p, kernel);
         const double waves = work.tiles <= units ? 1 : work.tiles / units;

@@ -31,6 +31,9 @@ typedef struct mmf_kernel mmf_kernel;
 
 #define MMF_WORKSPACE_ALIGN 256
 
+/* Of another launch in a call on a GPU, by the cost model. */
+#define MMF_LAUNCH_SECONDS 10e-6
+
 /* What the cost model counts of a GPU's kernel. */
 typedef struct mmf_work {
     double tiles, tile_flops;

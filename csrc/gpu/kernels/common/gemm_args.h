@@ -4,6 +4,8 @@
 #ifndef MMF_GEMM_ARGS_H
 #define MMF_GEMM_ARGS_H
 
+#include "gpu/kernels/common/deal.h"
+
 /* As mmf_dtype and mmf_operand of problem/. */
 enum {
 #define MMF_DTYPE(id, name, shift, code, bits, sum) MMF_GEMM_##id,
@@ -37,8 +39,9 @@ enum {
 
 /* A tile is tile_m x tile_n of the kernel's row; gated: tile_n / 2 columns of out, whose gate
  * columns fill the left half and whose up columns fill the right half. Tiles are numbered batch by
- * batch; workgroup w of a launch computes tile first_tile + w. A grid is one-dimensional and
- * limited (HIP: 2^32 threads): more tiles are more launches. tiles_m * tiles_n < 2^31. */
+ * batch; workgroup w of a launch computes tile first_tile + w, or which mmf_dealt() makes of that.
+ * A grid is one-dimensional and limited (HIP: 2^32 threads): more tiles are more launches. tiles_m
+ * * tiles_n < 2^31. */
 typedef struct mmf_gemm_args {
     long long m, n, k; /* n: columns of out; k is 0 where A and B are not read */
     long long batch_shape[MMF_GEMM_BATCH];
@@ -54,6 +57,7 @@ typedef struct mmf_gemm_args {
     unsigned char activation; /* mmf_activation */
     unsigned char gated;      /* 0 or 1; layouts of gates differ in pointers and strides only */
     unsigned char epilogue;   /* MMF_EPILOGUE_... */
+    mmf_deal deal;            /* of CDNA3 and CDNA4 */
 } mmf_gemm_args;
 
 #endif

@@ -82,7 +82,7 @@ struct place_of_tile {
  * rows of tiles. */
 MMF_DEVICE place_of_tile find_place(const mmf_gemm_args &args, unsigned long long index)
 {
-    enum { GROUP = 8 };
+    enum { GROUP = MMF_DEAL_ROWS };
     const unsigned tiles_m = (unsigned)args.tiles_m, tiles_n = (unsigned)args.tiles_n;
     const unsigned long long per_batch = tiles_m * tiles_n;
     const unsigned long long batch = args.batch_ndim ? index / per_batch : 0;
@@ -112,11 +112,20 @@ MMF_DEVICE tile tile_at(const mmf_gemm_args &args, unsigned long long index, cha
     return t;
 }
 
+/* The number of this workgroup's tile. */
+MMF_DEVICE unsigned long long index_of_workgroup(const mmf_gemm_args &args)
+{
+    unsigned long long index = (unsigned long long)args.first_tile + (unsigned)workgroup_id();
+#if defined(__gfx942__) || defined(__gfx950__) /* of several dies, each with a cache of its own */
+    index = index >> 32 << 32 | mmf_dealt(&args.deal, (unsigned)index);
+#endif
+    return index;
+}
+
 /* The tile of this workgroup. */
 template <class Row> MMF_DEVICE tile tile_of_workgroup(const mmf_gemm_args &args, char *shared)
 {
-    return tile_at<Row>(args, (unsigned long long)args.first_tile + (unsigned)workgroup_id(),
-                        shared);
+    return tile_at<Row>(args, index_of_workgroup(args), shared);
 }
 
 /* Its matrices once more, where something else lay meanwhile. */

@@ -1,0 +1,53 @@
+"""A product in two launches, whole waves of large tiles and the columns that are left: every operand's own columns."""
+
+import ml_dtypes
+import pytest
+
+import hipsim
+import matmul_fused as mf
+from hip_support import account, simulator  # noqa: F401
+from matmul_fused.testing import force_kernel
+from matmul_fused.testing.reference import assert_close, expect
+from support import draw
+
+LARGE = {"gfx942": "gemm_pingpong_staged_128x256x64_bf16_nt", "gfx950": "gemm_pingpong_128x256x64_bf16_nt"}
+
+
+def test_where_the_last_wave_would_be_empty():
+    dev = hipsim.Device("gfx950")
+    m, n, k = 8192, 5120, 13824  # 640 tiles of 256x256 for 256 units: two waves and a half
+    a, w = dev.empty((m, k), ml_dtypes.bfloat16), dev.empty((n, k), ml_dtypes.bfloat16)
+    found = mf.explain(a, w.mT)
+    assert (found.kernel, len(found.launches)) == ("gemm_pingpong_256x256x64_bf16_nt", 2)
+    assert found.launches[0] == found.kernel
+    assert found.launches[1].startswith("gemm_pingpong_")
+    assert found.launches[1] != found.kernel
+    assert (found.workspace, found.rows_independent_of_m) == (0, True)
+    assert len(mf.explain(a[:, :4096], w[:4096, :4096].mT).launches) == 1  # 512 tiles: two whole waves
+    assert len(mf.explain(a[:4096, :2048], w[:4096, :2048].mT).launches) == 1  # one wave
+    a, w = (dev.empty((2, *shape), ml_dtypes.bfloat16) for shape in ((m, k // 4), (n, k // 4)))
+    assert len(mf.explain(a, w.mT).launches) == 1  # waves of a batch are not cut
+
+
+@pytest.mark.parametrize(("part", "gated"), [("gfx942", True), ("gfx950", False)])
+def test_both_launches_have_their_columns(part, gated):
+    """A tile more than there are units. The general epilogue takes long, so that its wave is worth a launch."""
+    dev, m, k = hipsim.Device(part), 128, 64
+    columns = 256 * (dev.properties["compute_units"] + 1)
+    n = columns // 2 if gated else columns
+    shapes = {"A": (m, k), "W": (columns, k), "bias": (columns,), "multiply": (m, n), "other": (m, columns)}
+    values = {name: draw(shape, "bfloat16", seed) for seed, (name, shape) in enumerate(shapes.items())}
+    on_device = {name: dev.array(one) for name, one in values.items()}
+    pre = dev.empty((m, columns), ml_dtypes.bfloat16)
+    activation = "swiglu" if gated else "silu"
+
+    def arguments(of):
+        return (of["A"], of["W"].mT, of["bias"], activation), {"C": of["other"], "multiply": of["multiply"]}
+
+    call, keywords = arguments(on_device)
+    with force_kernel(LARGE[part]):
+        assert len(mf.explain(*call, preactivation=pre, **keywords).launches) == 2
+        out = mf.matmul_fused(*call, preactivation=pre, **keywords)
+    call, keywords = arguments(values)
+    for got, expected in zip((out, pre), expect(*call, **keywords), strict=True):
+        assert_close(dev.to_numpy(got), expected, "bfloat16")
