@@ -54,9 +54,7 @@ enum {
     /* Loads of a thread: of a step of B, of what is written late, and of the rest. */
     ROW_LOADS = PARTS == 3 ? 6 : 4, /* of rows of B on their way through registers */
     B_FETCHES = B_ALONG_K || !STAGED ? PARTS * B_LOADS : ROW_LOADS,
-    LATE_LOADS = TWICE ? 0
-    : ACROSS           ? B_LOADS
-                       : A_LOADS,
+    LATE_LOADS = ACROSS ? B_LOADS * !TWICE : A_LOADS,
     REST_LOADS = 2 * A_LOADS + B_FETCHES - LATE_LOADS,
 };
 static_assert(row::threads == 128 || row::threads == 256 || row::threads == 512,
