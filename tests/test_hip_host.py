@@ -128,9 +128,11 @@ def test_explain_says_which_kernel_and_why(dev, name):
     }
     found = mf.explain(a, w, **others)
     refused = [row.reason for row in found.candidates if row.family == "gemm_mfma" and dtype[0] in row.name[-8:]]
-    chunks = shapes[0][-1] % 8 == 0  # else gemm_thin refuses
-    thin = dtype == "float32" or (chunks and not why)
-    assert found.family == ("gemm_thin" if thin else "gemm_simt" if why else "gemm_mfma")
+    # Whole chunks of 16 bytes are for either of two families, whichever is modelled as faster.
+    chunks = shapes[0][-1] % 8 == 0
+    chosen = ("gemm_thin", "gemm_pingpong_staged") if chunks else ("gemm_mfma",)
+    chosen = ("gemm_thin",) if dtype == "float32" else ("gemm_simt",) if why else chosen
+    assert found.family in chosen
     assert refused.count(None) == (0 if why else 1)  # of the instances for this dtype
     assert not why or all(reason.startswith(why) for reason in refused)
 

@@ -1,5 +1,5 @@
-/* The families gemm_pingpong (gfx950) and gemm_pingpong_staged (gfx942): matrix cores, whole
- * chunks of 16 bytes. Path of a call: asked by the plan; run() ends in launch_plan.c. */
+/* The families gemm_pingpong (gfx950) and gemm_pingpong_staged (gfx90a, gfx942): matrix cores,
+ * whole chunks of 16 bytes. Path of a call: asked by the plan; run() ends in launch_plan.c. */
 #include "gpu/amd_tiles.h"
 #include "gpu/amd_waves.h"
 

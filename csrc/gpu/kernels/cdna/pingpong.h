@@ -44,12 +44,18 @@ enum {
     A_LOADS = HALF_M / LOAD_LINES,  /* of a thread from half of A, and */
     B_LOADS = PART_N / LOAD_LINES,  /* from a part of B */
     B_ALONG_K = row::layout == LAYOUT_NT,
-    /* With a block of rows in each half B is most of what is read, more than LDS gives in a phase
-     * on gfx942. There the first phase reads A and all of B but a part, the second one this part,
-     * and either multiplies half of the blocks. */
-    ACROSS = HALF_BLOCKS == 1 && B_ALONG_K && MULTIPLY_PARTS == 2,
-    LATE_LOADS = ACROSS ? B_LOADS : A_LOADS, /* of a thread, of what the second phase reads */
-    REST_LOADS = 2 * A_LOADS + PARTS * B_LOADS - LATE_LOADS, /* of the first one */
+    /* Without loads straight to LDS, and a block of rows in each half, B is most of what is read,
+     * more than LDS gives in a phase. There the first phase reads A and all of B but a part, the
+     * second one this part, and either multiplies half of the blocks. */
+    STAGED = MULTIPLY_PARTS == 2,
+    /* LDS has room for this part twice: nothing is written but in the second phase. */
+    TWICE = STAGED && HALF_BLOCKS == 1 && PART_N == 64,
+    ACROSS = STAGED && HALF_BLOCKS == 1 && (B_ALONG_K || TWICE),
+    /* Loads of a thread: of a step of B, of what is written late, and of the rest. */
+    ROW_LOADS = PARTS == 3 ? 6 : 4, /* of rows of B on their way through registers */
+    B_FETCHES = B_ALONG_K || !STAGED ? PARTS * B_LOADS : ROW_LOADS,
+    LATE_LOADS = ACROSS ? B_LOADS * !TWICE : A_LOADS,
+    REST_LOADS = 2 * A_LOADS + B_FETCHES - LATE_LOADS,
 };
 static_assert(row::threads == 128 || row::threads == 256 || row::threads == 512,
               "2, 4, or 8 waves");
@@ -58,8 +64,7 @@ static_assert(HALF_ROWS == 16 || HALF_ROWS == 32 || HALF_ROWS == 64,
 static_assert(A_LOADS * LOAD_LINES == HALF_M && B_LOADS * LOAD_LINES == PART_N &&
                   row::tile_k == LINE_K,
               "whole loads");
-static_assert(row::layout == LAYOUT_NT || (row::layout == LAYOUT_NN && PARTS == 2),
-              "lines of A are along k");
+static_assert(row::layout == LAYOUT_NT || row::layout == LAYOUT_NN, "lines of A are along k");
 
 /* Where the halves of A or of B lie: two operands only of a gate. */
 struct halves {
@@ -181,8 +186,13 @@ struct wave_products : wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped, PARTS> {
     static __attribute__((device, always_inline)) block zeros()
     {
         mmf_float2 low, up;
+#if defined(__gfx90a__)
+        asm volatile("v_pk_mov_b32 %0, 0, 0" : "=v"(low));
+        asm volatile("v_pk_mov_b32 %0, 0, 0" : "=v"(up));
+#else
         asm volatile("v_mov_b64 %0, 0" : "=v"(low));
         asm volatile("v_mov_b64 %0, 0" : "=v"(up));
+#endif
         return __builtin_shufflevector(low, up, 0, 1, 2, 3);
     }
 };

@@ -25,14 +25,15 @@ static_assert(row::lds == STAGES * STAGE_BYTES + TILE_BYTES, "kernels.def");
 
 /* A thread's chunks of rows of B, which are lines across k: of rows thread / ROW_CHUNKS of a step
  * and as many as the threads load at once further on, so placed that column_places meets no bank
- * twice: of 256 bytes of banks a row fills all, or half. */
+ * twice: of 256 bytes of banks a row fills all, half, or a quarter. */
 struct row_chunks {
     enum { ROWS = row::threads / ROW_CHUNKS };
 
     static __attribute__((device, always_inline)) unsigned swizzle_row(unsigned k)
     {
-        return ROW_CHUNKS == 16 ? (k & 1) | (k >> 1 & 1) << 2 | (k >> 3 & 1) << 3
-                                : (k >> 1 & 1) | (k >> 3 & 1) << 2;
+        return ROW_CHUNKS == 16  ? (k & 1) | (k >> 1 & 1) << 2 | (k >> 3 & 1) << 3
+               : ROW_CHUNKS == 8 ? (k >> 1 & 1) | (k >> 3 & 1) << 2
+                                 : k >> 3 & 1;
     }
 
     static __attribute__((device, always_inline)) int line(int)
@@ -46,7 +47,7 @@ struct row_chunks {
         return (int)((unsigned)thread_id() / ROW_CHUNKS) + load * ROWS;
     }
 };
-static_assert(B_ALONG_K || ROW_CHUNKS == 8 || ROW_CHUNKS == 16, "swizzle_row()");
+static_assert(B_ALONG_K || ROW_CHUNKS == 4 || ROW_CHUNKS == 8 || ROW_CHUNKS == 16, "swizzle_row()");
 
 /* Loads of A or B: Loads of a thread from each of Parts parts of Half lines. to: where those of
  * this wave go, in stage 0. */

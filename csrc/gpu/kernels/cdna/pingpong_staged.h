@@ -1,6 +1,6 @@
-/* The products of a tile on gfx942: A and B go through registers to LDS while products are summed.
- * pingpong.h has the schedule. Path of a call: the loop over k of gemm_pingpong_staged and
- * gemm_pingpong_staged_splitk.
+/* The products of a tile on gfx90a and gfx942: A and B go through registers to LDS while products
+ * are summed. pingpong.h has the schedule. Path of a call: the loop over k of gemm_pingpong_staged
+ * and gemm_pingpong_staged_splitk.
  *
  * LDS holds one step of k. A phase of reading also writes what the next one reads, and loads the
  * same for the step after it:
@@ -9,34 +9,51 @@
  *     read A's second half       write A's first half, B     load them for the step after
  *
  * What the first phase reads is called soon here, the rest late; ACROSS, the rest is a part of B.
- */
+ * TWICE, LDS has two places for this part, which steps take in turns: the second phase writes
+ * everything, and the first one may read from the part already. */
 #ifndef MMF_CDNA_PINGPONG_STAGED_H
 #define MMF_CDNA_PINGPONG_STAGED_H
 
-#include "gpu/kernels/cdna/carrier.h"
-#include "gpu/kernels/cdna/pingpong.h"
+#include "gpu/kernels/cdna/staged_rows.h"
 
 enum {
-    STEP_BYTES = B_LINES + PARTS * B_PART,
+    STEP_BYTES = B_LINES + (PARTS + TWICE) * B_PART,
+    LAST_PART = B_LINES + (PARTS - 1) * B_PART, /* where it lies, or B_PART further on */
+    /* A lane's chunks of B, and those of the last part that the first phase reads, so that both
+     * phases keep LDS as long: A's 4 and the other parts', beside the second one's, and writes. */
+    CHUNKS = 4 * PARTS,
+    MORE_LATE = 4 + 2 * A_LOADS + PARTS * B_LOADS - CHUNKS,
+    EARLY = TWICE && MORE_LATE > 0 ? MORE_LATE / 2 : 0,
+    CHUNKS_SOON = CHUNKS - 4 * ACROSS + EARLY,
     /* The step lies where the tile's matrices do, unless the sums of a band take more. */
     OVER_MATRICES = row::lds < STEP_BYTES + TILE_BYTES,
 };
 static_assert(row::lds >= STEP_BYTES, "kernels.def");
+static_assert(!TWICE || LAST_PART % (2 * B_PART) == 0, "a bit tells the places apart");
+
+/* To the other place of the last part. */
+MMF_DEVICE void turn(unsigned &at)
+{
+    at ^= B_PART;
+    keep(at);
+}
 
 /* Chunks of lines along k on their way: Loads of a thread from each of Parts parts of Half lines,
- * to `at` in shared memory. The second phase reads the last Late parts, the first one the rest. */
-template <int Half, int Loads, int Parts, int Late> struct staged_lines {
+ * to `at` in shared memory. The second phase reads the last Late parts, the first one the rest.
+ * Turns: the last part takes two places in turns. */
+template <int Half, int Loads, int Parts, int Late, bool Turns> struct staged_lines {
     enum { SOON = Parts - Late };
     half_tile<true, Half> of[Parts];
     unsigned offset[Parts][Loads];
     chunk next[Parts][Loads];
-    unsigned at;
+    unsigned at, last;
 
     __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
                                                       const halves &operands, long long first,
                                                       int count, unsigned begin)
     {
         at = begin + thread_id() * 16;
+        last = LAST_PART + thread_id() * 16;
         MMF_UNROLL
         for (int h = 0; h < Parts; h++) {
             of[h].start(args, t, h, operands, first, count);
@@ -70,9 +87,10 @@ template <int Half, int Loads, int Parts, int Late> struct staged_lines {
 
     __attribute__((device, always_inline)) void put(local lines, int h) const
     {
+        const unsigned to = Turns && h == Parts - 1 ? last : at + h * Half * LINE;
         MMF_UNROLL
         for (int i = 0; i < Loads; i++)
-            *(MMF_LOCAL chunk *)(lines + (at + h * Half * LINE + i * LOAD_BYTES)) = next[h][i];
+            *(MMF_LOCAL chunk *)(lines + (to + i * LOAD_BYTES)) = next[h][i];
     }
 
     __attribute__((device, always_inline)) void fetch_soon(unsigned k_at)
@@ -103,11 +121,13 @@ template <int Half, int Loads, int Parts, int Late> struct staged_lines {
             fetch_cut(h, k_at, left);
     }
 
-    __attribute__((device, always_inline)) void put_soon(local lines) const
+    __attribute__((device, always_inline)) void put_soon(local lines)
     {
         MMF_UNROLL
         for (int h = 0; h < SOON; h++)
             put(lines, h);
+        if (Turns)
+            turn(last);
     }
 
     __attribute__((device, always_inline)) void put_late(local lines) const
@@ -118,72 +138,14 @@ template <int Half, int Loads, int Parts, int Late> struct staged_lines {
     }
 };
 
-/* Rows of B, which are lines across k, on their way: as the carrier for such lines does it, with
- * addresses that are always inside. */
-struct staged_rows {
-    static_assert(B_ALONG_K || transposer::LOADS == 2 * B_LOADS, "four k of eight lines a thread");
-    half_tile<false, PART_N> of;
-    unsigned offset[transposer::LOADS], begin;
-    transposer chunks;
-
-    __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
-                                                      const halves &operands, long long first,
-                                                      int count, unsigned from)
-    {
-        of.start(args, t, transposer::half(), operands, first, count);
-        begin = from;
-        chunks.start(PART_N);
-        MMF_UNROLL
-        for (int i = 0; i < transposer::LOADS; i++)
-            offset[i] = of.offset((int)transposer::first_line(), (int)transposer::first_k() + i);
-    }
-
-    __attribute__((device, always_inline)) unsigned step() const
-    {
-        return of.step();
-    }
-
-    __attribute__((device, always_inline)) void fetch_soon(unsigned k_at)
-    {
-        MMF_UNROLL
-        for (int i = 0; i < transposer::LOADS; i++)
-            chunks.next[i] = load_chunk<true>(of.memory, offset[i], k_at);
-    }
-
-    __attribute__((device, always_inline)) void fetch_soon_cut(unsigned k_at, int left)
-    {
-        MMF_UNROLL
-        for (int i = 0; i < transposer::LOADS; i++) {
-            const bool inside = (int)transposer::first_k() + i < left;
-            chunks.next[i] = load_chunk<true>(of.memory, inside ? offset[i] + k_at : NOWHERE, 0);
-        }
-    }
-
-    __attribute__((device, always_inline)) void put_soon(local lines) const
-    {
-        chunks.put(lines + begin);
-    }
-
-    __attribute__((device, always_inline)) void fetch_late(unsigned)
-    {
-    }
-
-    __attribute__((device, always_inline)) void fetch_late_cut(unsigned, int)
-    {
-    }
-
-    __attribute__((device, always_inline)) void put_late(local) const
-    {
-    }
-};
-
 /* What a wave knows in the main loop. */
 struct main_loop : wave_products<false> {
-    staged_lines<HALF_M, A_LOADS, 2, !ACROSS> a_chunks;
-    choose<B_ALONG_K, staged_lines<PART_N, B_LOADS, PARTS, ACROSS>, staged_rows>::type b_chunks;
+    staged_lines<HALF_M, A_LOADS, 2, !ACROSS, false> a_chunks;
+    choose<B_ALONG_K, staged_lines<PART_N, B_LOADS, PARTS, ACROSS && !TWICE, TWICE>,
+           staged_rows>::type b_chunks;
     local lines;
     fragment_places<true> a_places;
-    fragment_places<B_ALONG_K> b_places;
+    fragment_places<B_ALONG_K> b_places, last_places; /* TWICE: of the last part */
 
     __attribute__((device, always_inline)) void read_a(int h)
     {
@@ -194,13 +156,15 @@ struct main_loop : wave_products<false> {
         }
     }
 
-    /* Parts first to last - 1. */
-    __attribute__((device, always_inline)) void read_b(int first, int last)
+    __attribute__((device, always_inline)) void read_b(int first, int end)
     {
         MMF_UNROLL
-        for (int i = first * 4; i < last * 4; i++)
-            b[i / 4][i / 2 % 2][i % 2] =
-                b_places.read(lines, i / 2 % 2, i / 4 * PART_N + block_line(i % 2));
+        for (int i = first; i < end; i++) {
+            const int k = i / 2 % 2, line = block_line(i % 2);
+            b[i / 4][k][i % 2] = TWICE && i / 4 == PARTS - 1
+                                     ? last_places.read(lines, k, line)
+                                     : b_places.read(lines, k, i / 4 * PART_N + line);
+        }
     }
 
     __attribute__((device, always_inline)) void read_soon()
@@ -208,14 +172,18 @@ struct main_loop : wave_products<false> {
         read_a(0);
         if (ACROSS)
             read_a(1);
-        read_b(0, PARTS - ACROSS);
+        read_b(0, CHUNKS_SOON);
     }
 
     __attribute__((device, always_inline)) void read_late()
     {
         if (!ACROSS)
             read_a(1);
-        read_b(PARTS - ACROSS, PARTS);
+        read_b(CHUNKS_SOON, CHUNKS);
+        if (TWICE) {
+            turn(last_places.of.at[0]);
+            turn(last_places.of.at[1]);
+        }
     }
 
     __attribute__((device, always_inline)) void put_soon()
@@ -264,9 +232,11 @@ struct main_loop : wave_products<false> {
         for (unsigned left = next.steps; left; left--) {
             read_soon();
             keep_order();
-            wait_until<REST_LOADS, ANY_SHARED>();
-            put_late();
-            fetch_late(next);
+            if (!TWICE) {
+                wait_until<REST_LOADS, ANY_SHARED>();
+                put_late();
+                fetch_late(next);
+            }
             wait_until<ANY_MEMORY, 0>();
             meet();
             this->template multiply_half<0>();
@@ -303,6 +273,7 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
     loop.a_places.start(0,
                         HALF_BLOCKS % 2 ? block_line(wave / WAVES_N) : wave / WAVES_N * HALF_ROWS);
     loop.b_places.start(B_LINES, wave % WAVES_N * 32);
+    loop.last_places.start(LAST_PART, wave % WAVES_N * 32);
     loop.run(k_count(args), wave / 4);
     if (OVER_MATRICES || !(IN_PIECES || loop.in_registers(args)))
         barrier();
