@@ -40,8 +40,9 @@ MMF_DEVICE void load_dwords(half_chunk &to, descriptor from, unsigned offset, un
 /* Of two parts of B, which bit 6 tells apart so that a wave stays in one (Part < 0), or of one.
  * OfK, OfColumn: bits of the number of the square, for dealt(). */
 template <int Columns, int Ks, int Part, unsigned OfK, unsigned OfColumn> struct squares {
+    enum { HAS_LAST = TWICE && (Part < 0 ? PARTS == 2 : Part == PARTS - 1) }; /* of B */
     half_tile<false, PART_N> of;
-    unsigned offset[Ks], slot, turn;
+    unsigned offset[Ks], slot, other; /* other: what leads to the last part's other place */
     typename dwords<Columns / 2>::type next[Ks];
 
     static __attribute__((device, always_inline)) unsigned first_k()
@@ -66,7 +67,7 @@ template <int Columns, int Ks, int Part, unsigned OfK, unsigned OfColumn> struct
         for (int i = 0; i < Ks; i++)
             offset[i] = of.offset((int)column, (int)k + i);
         slot = begin + place<false>(part() * PART_N + column, k / 8) + k % 8 * 2;
-        turn = TWICE && part() == PARTS - 1 ? B_PART : 0;
+        other = part() == PARTS - 1 ? B_PART : 0;
     }
 
     __attribute__((device, always_inline)) void fetch(unsigned k_at)
@@ -102,8 +103,8 @@ template <int Columns, int Ks, int Part, unsigned OfK, unsigned OfColumn> struct
             else
                 *(MMF_LOCAL half_chunk *)to = (half_chunk){pair(0, c), pair(2 % Ks, c)};
         }
-        if (TWICE) {
-            slot ^= turn;
+        if (HAS_LAST) {
+            slot ^= other;
             keep(slot);
         }
     }
