@@ -109,6 +109,20 @@ static const char *activation_name(int id)
     return mmf_activation_row_of((mmf_activation)id)->name;
 }
 
+/* {sibling: the target whose objects it runs} */
+static PyObject *siblings_of_all(void)
+{
+    PyObject *dict = PyDict_New();
+    const char *name, *elder;
+    for (int i = 0; dict && (name = mmf_gpu_sibling(i, &elder)); i++) {
+        PyObject *text = PyUnicode_FromString(elder);
+        if (!text || PyDict_SetItemString(dict, name, text))
+            Py_CLEAR(dict);
+        Py_XDECREF(text);
+    }
+    return dict;
+}
+
 PyObject *mmf_device_manifest(PyObject *module, PyObject *unused)
 {
     int count;
@@ -125,12 +139,14 @@ PyObject *mmf_device_manifest(PyObject *module, PyObject *unused)
     for (int i = 0; kernels && i < MMF_GPU_INSTANCES; i++)
         if (!add(kernels, instance_row(&mmf_gpu_instances[i])))
             Py_CLEAR(kernels);
-    if (kernels)
-        result = Py_BuildValue("{sOs{snsO}sNsNsN}", "kernels", kernels, "argument", "bytes",
-                               (Py_ssize_t)bytes, "fields", fields, "operands",
-                               names_of(MMF_OPERANDS, operand_name), "dtypes",
+    PyObject *siblings = kernels ? siblings_of_all() : NULL;
+    if (siblings)
+        result = Py_BuildValue("{sOs{snsO}sOsNsNsN}", "kernels", kernels, "argument", "bytes",
+                               (Py_ssize_t)bytes, "fields", fields, "siblings", siblings,
+                               "operands", names_of(MMF_OPERANDS, operand_name), "dtypes",
                                names_of(MMF_DTYPE_COUNT, dtype_name), "activations",
                                names_of(MMF_ACT_COUNT, activation_name));
+    Py_XDECREF(siblings);
     Py_XDECREF(kernels);
     Py_XDECREF(fields);
     return result;

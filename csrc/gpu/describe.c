@@ -4,6 +4,7 @@
 #include "gpu/devices.h"
 #include "gpu/kernels/common/gemm_args.h"
 #include "gpu/objects.h"
+#include "gpu/siblings.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -59,6 +60,20 @@ void mmf_gpu_identity(mmf_device device, char *text, size_t size)
                  gpu->facts.compute_units, gpu->driver->vendor, gpu->driver->version);
 }
 
+/* " (gfx1101, gfx1102)", the GPUs that run the code of `arch` too. Its length. */
+static size_t add_siblings(const char *arch, char *text, size_t size)
+{
+    const char *name, *elder;
+    size_t length = 0;
+    for (int i = 0; (name = mmf_gpu_sibling(i, &elder)) && length < size; i++)
+        if (strcmp(elder, arch) == 0)
+            length +=
+                (size_t)snprintf(text + length, size - length, "%s%s", length ? ", " : " (", name);
+    if (length && length < size)
+        length += (size_t)snprintf(text + length, size - length, ")");
+    return length;
+}
+
 void mmf_gpu_describe_code(char *text, size_t size)
 {
     size_t length = 0;
@@ -73,6 +88,8 @@ void mmf_gpu_describe_code(char *text, size_t size)
         if (!seen)
             length +=
                 (size_t)snprintf(text + length, size - length, "%s%s", length ? ", " : "", arch);
+        if (!seen)
+            length += add_siblings(arch, text + length, length < size ? size - length : 0);
     }
 }
 

@@ -3,6 +3,7 @@
 #include "gpu/devices.h"
 
 #include "gpu/attempt.h"
+#include "gpu/siblings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,12 +60,21 @@ mmf_status mmf_gpu_get(mmf_device device, mmf_gpu **gpu)
 
 /* --- code objects --- */
 
+/* AMD: an object of its own, else its elder's. */
+static int suits_amd(const mmf_gpu *gpu, const mmf_device_object *object)
+{
+    const char *elder = mmf_gpu_elder(gpu->facts.arch);
+    if (strcmp(object->arch, gpu->facts.arch) == 0)
+        return 2;
+    return elder && strcmp(object->arch, elder) == 0;
+}
+
 /* How well an object of `arch` suits a GPU; 0: not at all. NVIDIA: PTX serves every later GPU,
  * machine code the later minor versions of its major one, and an "a" its own version only. */
 static int suits(const mmf_gpu *gpu, const mmf_device_object *object)
 {
     if (gpu->driver->type == MMF_ROCM)
-        return strcmp(object->arch, gpu->facts.arch) == 0;
+        return suits_amd(gpu, object);
     char *end;
     if (strncmp(object->arch, "sm_", 3))
         return 0;
@@ -138,25 +148,42 @@ static bool set_capture_mode(const mmf_driver *driver, int *mode)
     return driver->exchange_capture_mode && !code;
 }
 
+/* The code of an instance: embedded, or in *made, compiled or an elder's under the GPU's name. */
+static mmf_status find_code(const mmf_gpu *gpu, int instance, const void **code, char **made)
+{
+    const mmf_device_object *object = gpu->objects[instance];
+    mmf_status status = MMF_OK;
+    if (!object) {
+        status = mmf_hiprtc_compile(gpu, instance, made);
+    } else if (gpu->driver->type == MMF_ROCM && strcmp(object->arch, gpu->facts.arch)) {
+        *made = (char *)mmf_gpu_object_for(object, gpu->facts.arch);
+        if (!*made)
+            status = mmf_fail(MMF_NO_MEMORY, "no memory for the code of %s as %s", object->arch,
+                              gpu->facts.arch);
+    }
+    *code = *made ? *made : object ? (const char *)object->begin : NULL;
+    return status;
+}
+
 static mmf_status load(mmf_gpu *gpu, int instance)
 {
     const mmf_driver *driver = gpu->driver;
-    const mmf_device_object *object = gpu->objects[instance];
     mmf_device_scope scope;
     void *module = NULL, *function = NULL;
-    char *compiled = NULL;
+    const void *bytes = NULL;
+    char *made = NULL;
     int capture_mode = MMF_CAPTURE_RELAXED;
-    mmf_status status = object ? MMF_OK : mmf_hiprtc_compile(gpu, instance, &compiled);
+    mmf_status status = find_code(gpu, instance, &bytes, &made);
     if (status)
         return status;
     status = mmf_driver_enter(driver, gpu->ordinal, &scope);
     if (status) {
-        free(compiled);
+        free(made);
         return status;
     }
     /* What other threads capture meanwhile would break: loading is no part of it. */
     bool relaxed = set_capture_mode(driver, &capture_mode);
-    int code = driver->module_load(&module, object ? (const void *)object->begin : compiled);
+    int code = driver->module_load(&module, bytes);
     if (code) {
         status = mmf_driver_fail(driver, code, MMF_CALL_LOAD, gpu->ordinal);
     } else {
@@ -170,7 +197,10 @@ static mmf_status load(mmf_gpu *gpu, int instance)
     if (relaxed)
         set_capture_mode(driver, &capture_mode);
     driver->leave(&scope);
-    free(compiled);
+    if (status)
+        free(made);
+    else
+        gpu->made[instance] = made; /* debuggers read it where it was loaded from */
     return status;
 }
 

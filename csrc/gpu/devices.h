@@ -19,6 +19,7 @@ typedef struct mmf_gpu {
      * shared memory that the driver was asked to allow it */
     const mmf_device_object *objects[MMF_GPU_INSTANCES];
     _Atomic(void *) functions[MMF_GPU_INSTANCES];
+    void *made[MMF_GPU_INSTANCES]; /* code that is not embedded in this form; under `loading` */
     _Atomic(uint32_t) allowed_bytes[MMF_GPU_INSTANCES];
 } mmf_gpu;
 

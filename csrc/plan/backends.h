@@ -7,6 +7,7 @@
 #include "gpu/describe.h"
 #include "gpu/memory.h"
 #include "gpu/preflight.h"
+#include "gpu/siblings.h"
 #include "problem/problem.h"
 
 /* The id of a prepacked layout for a weight (K, N) by name ("auto": the best for the device, and on

@@ -2,6 +2,8 @@
 
     python tests/hipsim/parts.py [--full] [PART ...]   exit code 1 or more if the tests of a part fail
 
+Of parts that run another one's objects, a few cases alone.
+
 A part's output goes to build/reports/hip-PART/output.txt and is printed whole if it fails; the table at the end comes
 from the part's own accounts (tests/conftest.py), and goes to build/reports/simulated.json.
 """
@@ -26,6 +28,7 @@ from hipsim.build import build
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "build" / "reports"
 PARTS = ("gfx942", "gfx950", "gfx90a", "gfx1100", "gfx1201")  # the longest first
+SIBLINGS = ("gfx1101", "gfx1102", "gfx1151", "gfx1200")  # which run objects of the others: a few cases of the sweep
 MUTATED = {"waits": "wait dropped", "guards": "guard of memory"}  # column of the table -> kind of mutant
 COLUMNS = ("passed", "failed", "cases", "launches", "instructions", "matrix", "violations", *MUTATED, "seconds")
 
@@ -50,6 +53,8 @@ def run(part: str, library: Path, options: list[str]) -> dict[str, Any]:
     folder = REPORTS / f"hip-{part}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    if part in SIBLINGS:
+        options = ["tests/test_sweep.py"]
     command = [sys.executable, "-m", "pytest", "--device", f"hip:{part}", "-q", *options]
     environment = {"HIPSIM_THREADS": "1", **os.environ, "MATMUL_FUSED_HIP_LIBRARY": str(library)}
     start = time.monotonic()
@@ -82,7 +87,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS + SIBLINGS)}; default: all")
     parser.add_argument("--full", action="store_true", help="the full list of cases, cut by size, and the slow tests")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes at once")
     given = parser.parse_args()
@@ -90,7 +95,7 @@ def main() -> int:
     start = time.monotonic()
     options = ["--full"] if given.full else []
     with ThreadPoolExecutor(given.jobs) as pool:
-        rows = list(pool.map(lambda part: run(part, library, options), given.parts or PARTS))
+        rows = list(pool.map(lambda part: run(part, library, options), given.parts or PARTS + SIBLINGS))
     (REPORTS / "simulated.json").write_text(json.dumps(rows, indent=1) + "\n")
     print("\nwaits, guards: those of the mutated kernels without which a check is violated, of those that matter")
     print(f"Simulated AMD GPUs, all checks on; {time.monotonic() - start:.0f} s, {given.jobs} at once\n{table(rows)}")

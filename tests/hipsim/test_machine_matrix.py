@@ -4,6 +4,8 @@ The formulas here are written from the matrix instruction calculator's words, no
 numbers make every result exact, so that one wrong element shows.
 """
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -13,7 +15,10 @@ from hipsim import Module
 from hipsim.compile import object_of
 
 BF16, F16 = ml_dtypes.bfloat16, np.float16
-FNUZ = {"fp8": ml_dtypes.float8_e4m3fnuz, "bf8": ml_dtypes.float8_e5m2fnuz}
+BYTES = {
+    "gfx942": {"fp8": ml_dtypes.float8_e4m3fnuz, "bf8": ml_dtypes.float8_e5m2fnuz},
+    "gfx950": {"fp8": ml_dtypes.float8_e4m3fn, "bf8": ml_dtypes.float8_e5m2},
+}
 CDNA3 = ("gfx942", "gfx950")
 MFMA = [  # name, rows and columns, K, type of A, type of B, type of D, parts
     ("v_mfma_f32_16x16x16_bf16", 16, 16, BF16, BF16, np.float32, CDNA3),
@@ -24,11 +29,6 @@ MFMA = [  # name, rows and columns, K, type of A, type of B, type of D, parts
     ("v_mfma_f32_32x32x2_f32", 32, 2, np.float32, np.float32, np.float32, CDNA3),
     ("v_mfma_f32_16x16x8_xf32", 16, 8, np.float32, np.float32, np.float32, ("gfx942",)),
     ("v_mfma_f32_32x32x4_xf32", 32, 4, np.float32, np.float32, np.float32, ("gfx942",)),
-    ("v_mfma_f32_16x16x32_fp8_fp8", 16, 32, FNUZ["fp8"], FNUZ["fp8"], np.float32, ("gfx942",)),
-    ("v_mfma_f32_16x16x32_fp8_bf8", 16, 32, FNUZ["fp8"], FNUZ["bf8"], np.float32, ("gfx942",)),
-    ("v_mfma_f32_32x32x16_bf8_fp8", 32, 16, FNUZ["bf8"], FNUZ["fp8"], np.float32, ("gfx942",)),
-    ("v_mfma_f32_16x16x32_fp8_fp8", 16, 32, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fn, np.float32, ("gfx950",)),
-    ("v_mfma_f32_32x32x16_bf8_bf8", 32, 16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e5m2, np.float32, ("gfx950",)),
     ("v_mfma_i32_16x16x32_i8", 16, 32, np.int8, np.int8, np.int32, CDNA3),
     ("v_mfma_i32_32x32x16_i8", 32, 16, np.int8, np.int8, np.int32, CDNA3),
     ("v_mfma_f64_16x16x4_f64", 16, 4, np.float64, np.float64, np.float64, CDNA3),
@@ -38,11 +38,19 @@ MFMA = [  # name, rows and columns, K, type of A, type of B, type of D, parts
     ("v_mfma_f32_32x32x16_f16", 32, 16, F16, F16, np.float32, ("gfx950",)),
     ("v_mfma_i32_16x16x64_i8", 16, 64, np.int8, np.int8, np.int32, ("gfx950",)),
     ("v_mfma_i32_32x32x32_i8", 32, 32, np.int8, np.int8, np.int32, ("gfx950",)),
+    ("v_mfma_i32_16x16x16i8", 16, 16, np.int8, np.int8, np.int32, ("gfx90a",)),
+    ("v_mfma_i32_32x32x8i8", 32, 8, np.int8, np.int8, np.int32, ("gfx90a",)),
     ("v_mfma_f32_16x16x16bf16_1k", 16, 16, BF16, BF16, np.float32, ("gfx90a",)),
     ("v_mfma_f32_32x32x8bf16_1k", 32, 8, BF16, BF16, np.float32, ("gfx90a",)),
     ("v_mfma_f32_16x16x16f16", 16, 16, F16, F16, np.float32, ("gfx90a",)),
     ("v_wmma_f32_16x16x16_bf16", 16, 16, BF16, BF16, np.float32, ("gfx1100", "gfx1201")),
     ("v_wmma_f32_16x16x16_f16", 16, 16, F16, F16, np.float32, ("gfx1100", "gfx1201")),
+]
+MFMA += [
+    (f"v_mfma_f32_{shape}_{a}_{b}", int(shape[:2]), k, types[a], types[b], np.float32, (part,))
+    for part, types in BYTES.items()
+    for shape, k in (("16x16x32", 32), ("32x32x16", 16))
+    for a, b in itertools.product(types, repeat=2)
 ]
 CASES = [pytest.param(*row[:6], part, id=f"{part}-{row[0]}") for row in MFMA for part in row[6]]
 

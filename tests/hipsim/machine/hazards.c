@@ -37,7 +37,7 @@ static bool is_xdl(const struct wave *w, const struct op *o)
 
 static int passes(const struct op *o)
 {
-    return (int)o->row->parameter;
+    return (int)o->parameter;
 }
 
 static bool is_transcendental(const struct op *o)

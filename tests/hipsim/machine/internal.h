@@ -90,6 +90,7 @@ struct dpp {
     bool bound_control, fetch_inactive;
 };
 
+enum { SDWA_DWORD = 6 };
 struct sdwa {
     uint8_t select[2], destination; /* BYTE_0..3, WORD_0..1, DWORD */
     bool sign_extend[2];

@@ -42,6 +42,20 @@ static bool refuse(struct launch *launch, const char *what, unsigned long long g
     return false;
 }
 
+/* The waves of a workgroup live at once, on four SIMDs. Registers are allocated 8 at a time on
+ * CDNA, 16 on RDNA, 24 where a SIMD has 1536 of them (LLVM's getVGPRAllocGranule). */
+static bool fits_registers(struct launch *launch)
+{
+    const struct hipsim_arch *arch = launch->arch;
+    const unsigned simds = 4, lanes = (unsigned)launch->lanes;
+    const unsigned most = (unsigned)arch->registers_per_block / simds / lanes;
+    const unsigned granule = arch->family <= HIPSIM_CDNA4 ? 8 : most == 1536 ? 24 : 16;
+    const unsigned wave = (unsigned)(launch->vgprs + launch->accumulators) + granule - 1;
+    const unsigned waves = ((unsigned)launch->waves_per_group + simds - 1) / simds;
+    const unsigned needed = waves * (wave - wave % granule);
+    return needed <= most || refuse(launch, "registers of a SIMD", needed, most);
+}
+
 bool launch_prepare(struct launch *launch)
 {
     const struct hipsim_launch *request = launch->request;
@@ -88,7 +102,7 @@ bool launch_prepare(struct launch *launch)
     launch->threads = (uint32_t)threads;
     launch->waves_per_group =
         (int)((threads + (unsigned)launch->lanes - 1) / (unsigned)launch->lanes);
-    return true;
+    return fits_registers(launch);
 }
 
 static unsigned put_pointer(struct wave *w, unsigned at, uint64_t value)

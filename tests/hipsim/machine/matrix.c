@@ -4,6 +4,7 @@
  * one instruction is not promised by hardware; here it is k = 0, 1, 2, ... with fused steps.
  * Path of a launch: the loop of run.c, class MATRIX. EXEC is ignored, as by the hardware. */
 #include "matrix.h"
+#include "narrow.h"
 
 typedef float vector8 __attribute__((vector_size(32)));
 typedef float unaligned8 __attribute__((vector_size(32), aligned(4), may_alias));
@@ -29,7 +30,7 @@ static inline vector8 splat8(float x)
     return (vector8){x, x, x, x, x, x, x, x};
 }
 
-static const uint32_t *register_lanes(struct wave *w, const struct operand *s, int r)
+const uint32_t *register_lanes(struct wave *w, const struct operand *s, int r)
 {
     return s->kind == OPERAND_VGPR ? w->v[s->first + r] : s->splat;
 }
@@ -109,8 +110,8 @@ static inline void store8(float *to, vector8 x)
 }
 
 /* Four rows of the result from `row`, 16 columns: 8 vectors that stay in registers over K. */
-static inline void block_4x16(float (*a)[32], float (*b)[32], int row, int column, int k_count,
-                              const float *const c[4], float *const d[4])
+void multiply_4x16(float (*a)[32], float (*b)[32], int row, int column, int k_count,
+                   const float *const c[4], float *const d[4])
 {
     vector8 s00 = load8(c[0]), s01 = load8(c[0] + 8), s10 = load8(c[1]), s11 = load8(c[1] + 8);
     vector8 s20 = load8(c[2]), s21 = load8(c[2] + 8), s30 = load8(c[3]), s31 = load8(c[3] + 8);
@@ -139,8 +140,8 @@ static inline void block_4x16(float (*a)[32], float (*b)[32], int row, int colum
 
 /* D of CDNA: register r, lane l is row 4 * (l / 16) + r of 16 columns, or row
  * 8 * (r / 4) + 4 * (l / 32) + r % 4 of 32. */
-static void accumulate(struct wave *w, const struct op *o, float (*a)[32], float (*b)[32], int size,
-                       int k_count)
+void accumulate(struct wave *w, const struct op *o, float (*a)[32], float (*b)[32], int size,
+                int k_count)
 {
     const struct operand *c = &o->src[2];
     int registers = size * size / LANES;
@@ -154,7 +155,7 @@ static void accumulate(struct wave *w, const struct op *o, float (*a)[32], float
                     from[i] = (const float *)register_lanes(w, c, r + i) + g * size + column;
                     to[i] = (float *)w->v[o->dst[0].first + r + i] + g * size + column;
                 }
-                block_4x16(a, b, row, column, k_count, from, to);
+                multiply_4x16(a, b, row, column, k_count, from, to);
             }
         }
     }
@@ -233,13 +234,21 @@ static void cut_to_xf32(const struct wave *w, float rows[][32], int count)
 MFMA_XF32(mfma_16x16x8_xf32, 16)
 MFMA_XF32(mfma_32x32x4_xf32, 32)
 
-static void mfma_bytes(struct wave *w, const struct op *o, int size, bool bf8_a, bool bf8_b)
+static void byte_table(struct wave *w, enum narrow_kind kind, float *table)
+{
+    struct narrow f = narrow_of(w, kind);
+    for (uint32_t i = 0; i < 256; i++)
+        table[i] = narrow_to_float(f, i);
+}
+
+static void mfma_bytes(struct wave *w, const struct op *o, int size, enum narrow_kind kind_a,
+                       enum narrow_kind kind_b)
 {
     _Alignas(64) float a[32][32], b[32][32], table_a[256], table_b[256];
     if (!plain(w, o))
         return;
-    byte_table(w, bf8_a, table_a);
-    byte_table(w, bf8_b, table_b);
+    byte_table(w, kind_a, table_a);
+    byte_table(w, kind_b, table_b);
     unpack8(w, &o->src[0], size, 2, table_a, a);
     unpack8(w, &o->src[1], size, 2, table_b, b);
     accumulate(w, o, a, b, size, LANES / size * 8);
@@ -254,10 +263,10 @@ static void mfma_bytes(struct wave *w, const struct op *o, int size, bool bf8_a,
     {                                                                                              \
         mfma_bytes(w, o, 32, a, b);                                                                \
     }
-MFMA_BYTES(fp8_fp8, false, false)
-MFMA_BYTES(fp8_bf8, false, true)
-MFMA_BYTES(bf8_fp8, true, false)
-MFMA_BYTES(bf8_bf8, true, true)
+MFMA_BYTES(fp8_fp8, NARROW_FP8, NARROW_FP8)
+MFMA_BYTES(fp8_bf8, NARROW_FP8, NARROW_BF8)
+MFMA_BYTES(bf8_fp8, NARROW_BF8, NARROW_FP8)
+MFMA_BYTES(bf8_bf8, NARROW_BF8, NARROW_BF8)
 
 /* Integers accumulate modulo 2^32. */
 static void mfma_integer(struct wave *w, const struct op *o, int size, int registers)
@@ -289,25 +298,17 @@ static void mfma_integer(struct wave *w, const struct op *o, int size, int regis
     w->thread->counters.matrix_flops += 2ull * (unsigned)(size * size * k_count);
 }
 
-void mfma_16x16x32_i8(struct wave *w, const struct op *o)
-{
-    mfma_integer(w, o, 16, 2);
-}
-
-void mfma_32x32x16_i8(struct wave *w, const struct op *o)
-{
-    mfma_integer(w, o, 32, 2);
-}
-
-void mfma_16x16x64_i8(struct wave *w, const struct op *o)
-{
-    mfma_integer(w, o, 16, 4);
-}
-
-void mfma_32x32x32_i8(struct wave *w, const struct op *o)
-{
-    mfma_integer(w, o, 32, 4);
-}
+#define MFMA_I8(name, size, registers)                                                             \
+    void name(struct wave *w, const struct op *o)                                                  \
+    {                                                                                              \
+        mfma_integer(w, o, size, registers);                                                       \
+    }
+MFMA_I8(mfma_16x16x16_i8, 16, 1)
+MFMA_I8(mfma_32x32x8_i8, 32, 1)
+MFMA_I8(mfma_16x16x32_i8, 16, 2)
+MFMA_I8(mfma_32x32x16_i8, 32, 2)
+MFMA_I8(mfma_16x16x64_i8, 16, 4)
+MFMA_I8(mfma_32x32x32_i8, 32, 4)
 
 /* float64, 16x16x4: A row l % 16, k = l / 16; D register pair r, row 4 * r + l / 16. */
 void mfma_16x16x4_f64(struct wave *w, const struct op *o)

@@ -357,6 +357,8 @@ bool parse_instruction(struct hipsim_program *program, struct op *o, const char 
         snprintf(reason, bytes, "no memory");
         return false;
     }
+    if (sdwa) /* not written: the whole register */
+        *o->sdwa = (struct sdwa){.select = {SDWA_DWORD, SDWA_DWORD}, .destination = SDWA_DWORD};
     if (!parse_operands(o, &text, reason, bytes))
         return false;
     if (strcmp(o->row->name, "s_waitcnt") == 0)

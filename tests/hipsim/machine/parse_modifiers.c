@@ -234,6 +234,10 @@ bool parse_modifier(struct hipsim_program *program, struct op *o, const char *to
         o->offset = (int32_t)strtol(rest, NULL, 0);
         return true;
     }
+    if (starts(token, "byte_sel:", &rest) && o->row->class == CLASS_VALU) {
+        o->offset1 = (int32_t)strtol(rest, NULL, 0);
+        return true;
+    }
     if (starts(token, "offset1:", &rest)) {
         o->offset1 = (int32_t)strtol(rest, NULL, 0);
         return true;
@@ -391,6 +395,12 @@ static const char *misplaced(const struct op *o)
     return NULL;
 }
 
+/* cbsz and blgp 0 and 1 are floats of 8 bits, which take twice the passes of smaller ones. */
+static bool has_bytes(const struct op *o)
+{
+    return (o->offset & 0xff) < 2 || (o->offset >> 8 & 0xff) < 2;
+}
+
 bool finish_instruction(struct hipsim_program *program, struct op *o, char *reason, size_t bytes)
 {
     for (int i = 0; i < o->sources; i++) {
@@ -416,6 +426,8 @@ bool finish_instruction(struct hipsim_program *program, struct op *o, char *reas
     if (o->row->class == CLASS_MEMORY || o->row->class == CLASS_LDS ||
         o->row->class == CLASS_MATRIX || o->row->class == CLASS_SMEM)
         o->parameter = o->row->parameter;
+    if (o->row->class == CLASS_MATRIX && strstr(o->row->name, "_f8f6f4") && has_bytes(o))
+        o->parameter *= 2;
     add_ranges(o);
     count_with(o, program->arch);
     if (o->dpp || o->sdwa) {

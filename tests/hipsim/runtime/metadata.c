@@ -185,6 +185,16 @@ static void parse_kernel(struct cursor *c, struct rt_kernel *kernel)
     kernel->machine.name = kernel->name;
 }
 
+/* "amdgcn-amd-amdhsa--gfx942:xnack-" must name the device's part, as e_flags does. */
+static void check_target(struct cursor *c, const struct hipsim_arch *arch)
+{
+    struct item item = next(c);
+    size_t length = strlen(arch->name), size = 0;
+    while (item.type == TEXT && size < item.value && item.text[size] != ':')
+        size++;
+    c->bad = c->bad || size < length || memcmp(item.text + size - length, arch->name, length) != 0;
+}
+
 bool rt_metadata_parse(struct rt_module *module, const unsigned char *note, size_t size)
 {
     struct cursor c = {note, note + size, false};
@@ -192,6 +202,10 @@ bool rt_metadata_parse(struct rt_module *module, const unsigned char *note, size
     c.bad = c.bad || map.type != MAP;
     for (uint64_t i = 0; i < map.value && !c.bad; i++) {
         struct item key = next(&c);
+        if (is(&key, "amdhsa.target")) {
+            check_target(&c, rt.devices[module->device].arch);
+            continue;
+        }
         if (!is(&key, "amdhsa.kernels")) {
             skip(&c, 0);
             continue;
