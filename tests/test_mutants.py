@@ -33,6 +33,7 @@ import matmul_fused as mf
 from hipsim.mutants import Kernel, kernel_names
 from matmul_fused.testing import Case, force_kernel, gpu_sample, run_case
 from matmul_fused.testing.devices import DeviceTransfer
+from matmul_fused.testing.gpu_cases import PRESHUFFLE
 from matmul_fused.testing.inputs import make_inputs
 from matmul_fused.testing.run import call_arguments
 from support import DTYPES
@@ -57,6 +58,7 @@ WAITS = {
     "thin_splitk": 20, "pingpong_splitk": 15, "pingpong_staged_splitk": 20,
 }  # fmt: skip
 PLANS = {"reduce_splitk": "gemm_simt_splitk", "reorder": "gemm_simt"}  # a step -> a family of calls with it
+SHUFFLES = "NP"  # the layout of rows that read, or of steps that make, weights of PRESHUFFLE
 
 pytestmark = pytest.mark.device
 
@@ -96,9 +98,10 @@ class Call:
 
     def prepack(self):
         B, plain = self.arguments["B"], self.arrays
+        layout = "auto" if self.case.prepack is True else self.case.prepack
         if isinstance(B, tuple):
-            return mf.prepack(plain["B"]), mf.prepack(plain["B_up"])
-        return mf.prepack(plain["B"], gate_layout=B.gate_layout)
+            return mf.prepack(plain["B"], layout=layout), mf.prepack(plain["B_up"], layout=layout)
+        return mf.prepack(plain["B"], gate_layout=B.gate_layout, layout=layout)
 
     def launch(self):
         again = {"B": self.prepack()} if self.case.prepack else {}
@@ -123,13 +126,14 @@ class Call:
         return violations[0].kind if violations else said
 
 
-def family_of(what):
-    return PLANS.get(what, f"gemm_{what}")
+def family_of(what, layout=""):
+    """The kernel's family, or the one of calls that a step is a launch of."""
+    return "gemm_thin" if (what, layout) == ("reorder", SHUFFLES) else PLANS.get(what, f"gemm_{what}")
 
 
 def forced(name, what):
     """The kernel itself, or the calls that a step is a launch of."""
-    return PLANS.get(what[0], name)
+    return family_of(what[0], what[2]) if what[0] in PLANS else name
 
 
 def load(name, what):
@@ -137,6 +141,8 @@ def load(name, what):
     family, operands, layout = what
     m = 1 if family == "gemv" else 16
     case = Case(m, 16, 16, dtype=operands, layout="NN" if layout == "ANY" else layout, prepack=family == "reorder")
+    if layout == SHUFFLES:
+        case = Case(m, 16, 32, dtype=operands, prepack=PRESHUFFLE)
     run_case(case, 0, kernel=forced(name, what), xp=transfer())
     return Kernel(0, name)
 
@@ -145,6 +151,9 @@ def edges(family, operands, layout):
     """What every seed must reach: rows of less than four elements, whose guards are those of single elements, with each
     output and operand in turn; whole steps of K, in whole and in cut tiles; the epilogue in registers.
     """
+    if layout == SHUFFLES:
+        yield from edges_of_shuffled(operands)
+        return
     layout = "NN" if layout == "ANY" else layout
     few = 8 if family.startswith(("pingpong", "thin", "wmma", "gemv")) else 9  # products: whole chunks, or not
     for m, n, k in ((65, 16, 128), (65, 16, 256), (128, 128, 192)):
@@ -160,19 +169,33 @@ def edges(family, operands, layout):
     yield Case(37, 40, 24, c="full", beta=0.5, **plain)
 
 
+def edges_of_shuffled(operands):
+    """The same of whole blocks of 16 columns: rows that are cut, K in steps and in half ones, every output and operand."""
+    plain = {"dtype": operands, "prepack": PRESHUFFLE}
+    for m, n, k in ((65, 16, 128), (65, 16, 256), (128, 128, 192), (65, 16, 32), (65, 16, 96)):
+        yield Case(m, n, k, **plain)
+    for m, other in itertools.product((1, 3, 5), DTYPES):
+        yield Case(m, 16, 32, out_dtype=other, preactivation=other, bias="row", bias_dtype=other, **plain)
+    for bias, of_bias in itertools.product(("row", "column"), ("", "float32")):
+        yield Case(37, 48, 32, bias=bias, bias_dtype=of_bias, activation="silu", **plain)
+        yield Case(37, 48, 32, bias=bias, bias_dtype=of_bias, activation="swiglu", gate_layout="halves", **plain)
+    yield Case(37, 48, 32, c="full", beta=0.5, **plain)
+
+
 def calls_of(kernel, what, seed):
     """Calls that reach the kernel, and what each executes: (call, executed, waited)."""
     family, operands, layout = what
     row = forced(kernel.name, what)
     cases = [
         case
-        for case in gpu_sample(family_of(family), seed)
-        if case.dtype == operands and layout in ("ANY", case.layout)
+        for case in gpu_sample(family_of(family, layout), seed)
+        if case.dtype == operands
+        and (case.prepack == PRESHUFFLE if layout == SHUFFLES else layout in ("ANY", case.layout))
     ]
     cases = [case for case in cases if case.values != "special" and case.flops < 20_000_000]
     most = int(row.split("_")[2].partition("x")[0]) if family == "gemv" else math.inf  # rows
     cases += [dataclasses.replace(case, m=min(case.m, most)) for case in edges(family, operands, layout)]
-    if family == "reorder":
+    if family == "reorder" and layout != SHUFFLES:
         cases = [dataclasses.replace(case, batch="", prepack=True) for case in cases]
     kernel.executed()
     calls = []

@@ -24,6 +24,7 @@ from matmul_fused.report import families_for, kernels_for
 from matmul_fused.testing import all_cases, covering_sample, force_kernel, gpu_sample, run_case
 from matmul_fused.testing.cases import Case, edge_cases
 from matmul_fused.testing.devices import DeviceTransfer
+from matmul_fused.testing.gpu_cases import PRESHUFFLE
 from matmul_fused.testing.inputs import make_inputs
 from matmul_fused.testing.run import NumPyTransfer, call_arguments
 from support import takes_no_gate
@@ -91,7 +92,24 @@ def fits(tile, case):
     if tile.startswith("gemm_gemv_"):  # few rows each, and steps of a dtype's size
         of_dtype = f"_{SHORT[case.dtype]}_"
         return case.m <= int(tile.split("_")[2].partition("x")[0]) and of_dtype in ROWS[tile]
+    if case.prepack not in (False, True) and not reads_shuffled(tile, case.dtype):
+        return False
     return not (case.gate_layout and takes_no_gate(tile))
+
+
+def reads_shuffled(tile, dtype):
+    """Does a row of the tile, or of the family, read weights in layout "preshuffle_16x16"?"""
+    rows = [row for row in kernels_for(DEVICE) if row.startswith(f"{tile}_") and row.endswith(f"_{SHORT[dtype]}_np")]
+    return bool(rows) and part_shuffles(dtype)
+
+
+@functools.cache
+def part_shuffles(dtype):
+    try:
+        call_arguments(make_inputs(Case(16, 16, 32, dtype=dtype, prepack=PRESHUFFLE), 0), transfer(), mf)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def dealt(cases, kernel, tiles):
@@ -114,6 +132,8 @@ def runs_of_the_sample(seed, full):
     for kernel in () if DEVICE in ("cpu", "stub") else KERNELS:
         tiles = [other for other in KERNELS if family_of(other) == family_of(kernel)]
         cases = gpu_sample(family_of(kernel), seed + zlib.crc32(DEVICE.encode()))  # other cases on other parts
+        shuffled = {dtype: reads_shuffled(family_of(kernel), dtype) for dtype in SHORT}
+        cases = [case for case in cases if case.prepack in (False, True) or shuffled[case.dtype]]
         if not full:  # among the family's tiles
             cases = dealt(cases, kernel, tiles)
         kinds = dict.fromkeys((case.dtype, case.layout) for case in cases)

@@ -11,6 +11,7 @@
 #include "binding/output.h"
 #include "binding/packed.h"
 #include "binding/scalars.h"
+#include "plan/backends.h"
 
 #include <stdio.h>
 
@@ -106,6 +107,7 @@ void mmf_call_clear(mmf_call *call)
     call->imports = call->numbers = 0;
     call->out = NULL;
     call->packed_memory[0] = call->packed_memory[1] = NULL;
+    call->borrowed[0] = call->borrowed[1] = NULL;
     call->workspace = (mmf_output){0};
 }
 
@@ -116,7 +118,8 @@ void mmf_call_add_import(mmf_call *call, PyObject *object, const char *name, mmf
     call->request.operand[operand] = &import->tensor;
 }
 
-/* B, or one of a pair. A PackedMatrix needs no import: the argument keeps it alive. */
+/* B, or one of a pair. A PackedMatrix needs no import: the argument keeps it alive; one that is
+ * borrowed is that of its array. */
 static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object, const char *name,
                              bool up, bool pair)
 {
@@ -136,8 +139,19 @@ static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object,
             "%s was prepacked with a gate_layout; pass it alone, or pack each of the pair "
             "without",
             name);
-    call->packed[up] = weight->weight;
-    call->packed_memory[up] = &weight->memory;
+    if (up && request->terms.packed != weight->layout)
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "B[0] and B[1] must be prepacked in one layout, got \"%s\" and \"%s\"",
+                        mmf_prepack_layout_name(request->terms.packed),
+                        mmf_prepack_layout_name(weight->layout));
+    if (weight->owner) {
+        call->borrowed[up] = weight;
+        call->lender[up] = call->imports;
+        mmf_call_add_import(call, weight->owner, name, operand);
+    } else {
+        call->packed[up] = weight->weight;
+        call->packed_memory[up] = &weight->memory;
+    }
     request->operand[operand] = &call->packed[up];
     request->terms.packed = (uint8_t)weight->layout;
     request->terms.packed_gate = (uint8_t)weight->gate;
@@ -206,6 +220,19 @@ static mmf_status add_epilogue(mmf_state *state, mmf_call *call, PyObject *objec
     return status;
 }
 
+/* The weights whose arrays are imported by now. */
+static mmf_status view_borrowed(mmf_call *call)
+{
+    mmf_status status = MMF_OK;
+    for (int up = 0; !status && up < 2; up++)
+        if (call->borrowed[up])
+            status = mmf_borrowed_view(call->borrowed[up], &call->import[call->lender[up]],
+                                       &call->packed[up]);
+    if (!status && call->borrowed[1])
+        call->request.panels_up = call->packed[1].data;
+    return status;
+}
+
 static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf_call *call)
 {
     mmf_call_add_import(call, values[ARG_A], "A", MMF_A);
@@ -218,6 +245,8 @@ static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf
         return status;
     call->out = given(values[ARG_OUT]) ? values[ARG_OUT] : NULL;
     status = mmf_import_tensors(state, call->import, call->imports, &call->stream);
+    if (!status)
+        status = view_borrowed(call);
     if (!status) {
         const mmf_dtype sum = (mmf_dtype)mmf_dtypes[call->import[0].tensor.dtype].sum;
         for (int i = 0; i < call->numbers; i++)

@@ -23,11 +23,11 @@ enum {
 };
 static_assert(row::lds >= STEP_BYTES, "kernels.def");
 
-/* Chunks of lines along k on their way: Loads of a thread from each of Parts parts of Half lines,
- * to `at` in shared memory. The second phase reads the last Late parts, the first one the rest. */
-template <int Half, int Loads, int Parts, int Late> struct staged_lines {
+/* Chunks of lines along k on their way: Loads of a thread from each of Parts parts, to `at` in
+ * shared memory. The second phase reads the last Late parts, the first one the rest. */
+template <class Part, int Loads, int Parts, int Late> struct staged_lines {
     enum { SOON = Parts - Late };
-    half_tile<true, Half> of[Parts];
+    Part of[Parts];
     unsigned offset[Parts][Loads];
     chunk next[Parts][Loads];
     unsigned at;
@@ -72,7 +72,7 @@ template <int Half, int Loads, int Parts, int Late> struct staged_lines {
     {
         MMF_UNROLL
         for (int i = 0; i < Loads; i++)
-            *(MMF_LOCAL chunk *)(lines + (at + h * Half * LINE + i * LOAD_BYTES)) = next[h][i];
+            *(MMF_LOCAL chunk *)(lines + (at + h * Part::LINES * LINE + i * LOAD_BYTES)) = next[h][i];
     }
 
     __attribute__((device, always_inline)) void fetch_soon(unsigned k_at)
@@ -122,7 +122,7 @@ template <int Half, int Loads, int Parts, int Late> struct staged_lines {
  * addresses that are always inside. */
 struct staged_rows {
     static_assert(B_ALONG_K || transposer::LOADS == 2 * B_LOADS, "four k of eight lines a thread");
-    half_tile<false, PART_N> of;
+    b_part of;
     unsigned offset[transposer::LOADS], begin;
     transposer chunks;
 
@@ -179,8 +179,8 @@ struct staged_rows {
 
 /* What a wave knows in the main loop. */
 struct main_loop : wave_products<false> {
-    staged_lines<HALF_M, A_LOADS, 2, !ACROSS> a_chunks;
-    choose<B_ALONG_K, staged_lines<PART_N, B_LOADS, PARTS, ACROSS>, staged_rows>::type b_chunks;
+    staged_lines<half_tile<true, HALF_M>, A_LOADS, 2, !ACROSS> a_chunks;
+    choose<B_ALONG_K, staged_lines<b_part, B_LOADS, PARTS, ACROSS>, staged_rows>::type b_chunks;
     local lines;
     fragment_places<true> a_places;
     fragment_places<B_ALONG_K> b_places;
