@@ -181,7 +181,7 @@ def edges(family, operands, layout):
 
 
 def edges_of_shuffled(operands):
-    """The same of whole blocks of 16 columns: rows that are cut, K in steps and in half ones, every output and operand."""
+    """The same of whole blocks of 16 columns: cut rows, K in steps and in half ones, every output and operand."""
     plain = {"dtype": operands, "prepack": PRESHUFFLE}
     for m, n, k in ((65, 16, 128), (65, 16, 256), (128, 128, 192), (65, 16, 32), (65, 16, 96)):
         yield Case(m, n, k, **plain)

@@ -49,7 +49,9 @@ static mmf_status check_memory(const mmf_import *import, const int64_t shape[2],
     return MMF_OK;
 }
 
-mmf_status mmf_borrowed_view(const mmf_packed *self, const mmf_import *import, mmf_tensor *packed)
+/* What a borrowed weight is after its array was imported. VALUE_ERROR if that is another one by
+ * now. */
+static mmf_status view(const mmf_packed *self, const mmf_import *import, mmf_tensor *packed)
 {
     const mmf_tensor *now = &import->tensor, *then = &self->weight;
     char here[24], there[24];
@@ -64,6 +66,17 @@ mmf_status mmf_borrowed_view(const mmf_packed *self, const mmf_import *import, m
                         mmf_device_name(then->device, there), mmf_dtypes[now->dtype].name,
                         mmf_device_name(now->device, here));
     return check_memory(import, then->shape, self->layout);
+}
+
+mmf_status mmf_borrowed_view(mmf_call *call)
+{
+    mmf_status status = MMF_OK;
+    for (int up = 0; !status && up < 2; up++)
+        if (call->borrowed[up])
+            status = view(call->borrowed[up], &call->import[call->lender[up]], &call->packed[up]);
+    if (!status && call->borrowed[1])
+        call->request.panels_up = call->packed[1].data;
+    return status;
 }
 
 /* shape=: a pair of lengths. May run Python. */
@@ -172,7 +185,7 @@ PyObject *mmf_borrowed_unpack(mmf_state *state, const mmf_packed *self)
     mmf_call_add_import(&call, self->owner, "the weight", MMF_A);
     mmf_status status = mmf_import_tensors(state, call.import, call.imports, &call.stream);
     if (!status)
-        status = mmf_borrowed_view(self, &call.import[0], &packed);
+        status = view(self, &call.import[0], &packed);
     if (!status)
         status = mmf_device_prepare(state, &call);
     if (!status) {

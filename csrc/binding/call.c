@@ -11,7 +11,6 @@
 #include "binding/output.h"
 #include "binding/packed.h"
 #include "binding/scalars.h"
-#include "plan/backends.h"
 
 #include <stdio.h>
 
@@ -118,8 +117,8 @@ void mmf_call_add_import(mmf_call *call, PyObject *object, const char *name, mmf
     call->request.operand[operand] = &import->tensor;
 }
 
-/* B, or one of a pair. A PackedMatrix needs no import: the argument keeps it alive; one that is
- * borrowed is that of its array. */
+/* B, or one of a pair. A PackedMatrix needs no import, the argument keeps it alive; but its array,
+ * where it is borrowed. */
 static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object, const char *name,
                              bool up, bool pair)
 {
@@ -220,19 +219,6 @@ static mmf_status add_epilogue(mmf_state *state, mmf_call *call, PyObject *objec
     return status;
 }
 
-/* The weights whose arrays are imported by now. */
-static mmf_status view_borrowed(mmf_call *call)
-{
-    mmf_status status = MMF_OK;
-    for (int up = 0; !status && up < 2; up++)
-        if (call->borrowed[up])
-            status = mmf_borrowed_view(call->borrowed[up], &call->import[call->lender[up]],
-                                       &call->packed[up]);
-    if (!status && call->borrowed[1])
-        call->request.panels_up = call->packed[1].data;
-    return status;
-}
-
 static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf_call *call)
 {
     mmf_call_add_import(call, values[ARG_A], "A", MMF_A);
@@ -245,8 +231,7 @@ static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf
         return status;
     call->out = given(values[ARG_OUT]) ? values[ARG_OUT] : NULL;
     status = mmf_import_tensors(state, call->import, call->imports, &call->stream);
-    if (!status)
-        status = view_borrowed(call);
+    status = status ? status : mmf_borrowed_view(call);
     if (!status) {
         const mmf_dtype sum = (mmf_dtype)mmf_dtypes[call->import[0].tensor.dtype].sum;
         for (int i = 0; i < call->numbers; i++)

@@ -25,9 +25,9 @@ typedef struct mmf_call {
     mmf_stream stream;    /* of a GPU */
     mmf_output workspace; /* of a GPU, where the plan wants one */
     int imports;
-    mmf_import import[MMF_CALL_IMPORTS]; /* the first one is A */
-    mmf_tensor packed[2];                /* prepacked weights */
-    mmf_memory *packed_memory[2];        /* theirs, or NULL: not one, or borrowed */
+    mmf_import import[MMF_CALL_IMPORTS];  /* the first one is A */
+    mmf_tensor packed[2];                 /* prepacked weights */
+    mmf_memory *packed_memory[2];         /* theirs, or NULL: not one, or borrowed */
     const struct mmf_packed *borrowed[2]; /* of them those of as_prepacked(), or NULL */
     int lender[2];                        /* whose arrays are these imports */
     int numbers;

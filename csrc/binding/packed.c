@@ -157,8 +157,8 @@ PyObject *mmf_pack_matrix(mmf_state *state, mmf_call *call, const mmf_tensor *we
     int layout = 0;
     mmf_status status = check_weight(weight, gate);
     if (!status)
-        status = mmf_prepack_layout(weight, gate == MMF_GATE_NONE ? 1 : 2, "B", layout_name,
-                                    &layout);
+        status =
+            mmf_prepack_layout(weight, gate == MMF_GATE_NONE ? 1 : 2, "B", layout_name, &layout);
     if (status)
         return mmf_raise(state, status);
     mmf_stream_view views[2];

@@ -57,9 +57,9 @@ PyObject *mmf_packed_no_memory(mmf_state *state, const mmf_tensor *weight, int64
  * it. */
 mmf_status mmf_packed_unpack(const mmf_packed *self, const void *from, void *stream, void *data);
 
-/* What a borrowed weight is after its owner was imported: *packed, as the operand of a request.
- * VALUE_ERROR if the owner is another one by now. */
-mmf_status mmf_borrowed_view(const mmf_packed *self, const mmf_import *import, mmf_tensor *packed);
+/* Set the weights of a call that are borrowed, once their arrays were imported. VALUE_ERROR if one
+ * is another array by now. */
+mmf_status mmf_borrowed_view(struct mmf_call *call);
 
 /* unpack() of a borrowed weight. NULL with an exception. */
 PyObject *mmf_borrowed_unpack(mmf_state *state, const mmf_packed *self);

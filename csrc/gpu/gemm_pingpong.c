@@ -45,8 +45,8 @@ static bool takes_preshuffled(bool of_row, const mmf_problem *p, char *reason)
     for (int i = MMF_B; i <= last; i++)
         fits = fits && p->offset[i] % MMF_PRESHUFFLED_ALIGN == 0;
     if (!of_row || !p->packed)
-        snprintf(reason, MMF_REASON_TEXT, "is for %s", of_row ? "B in the layout preshuffle_16x16"
-                                                              : "plain B, it is preshuffled");
+        snprintf(reason, MMF_REASON_TEXT, "is for %s",
+                 of_row ? "B in the layout preshuffle_16x16" : "plain B, it is preshuffled");
     else if (!fits)
         snprintf(reason, MMF_REASON_TEXT,
                  "needs A in lines of whole 16 bytes along K at multiples of 16 bytes, 256 of them "

@@ -107,12 +107,12 @@ mmf_status mmf_gpu_unpack_columns(const mmf_weight *w, const void *columns)
 
 mmf_status mmf_gpu_preshuffle(const mmf_weight *w, void *shuffled)
 {
-    return copy(w, MMF_GPU_reorder_64x64x1_f16_np, false, w->data, plain_strides(w), shuffled,
+    return copy(w, MMF_GPU_reorder_64x64x1_bf16_np, false, w->data, plain_strides(w), shuffled,
                 (mmf_strides){0});
 }
 
 mmf_status mmf_gpu_unshuffle(const mmf_weight *w, const void *shuffled)
 {
-    return copy(w, MMF_GPU_reorder_64x64x1_f16_np, true, shuffled, (mmf_strides){0}, w->data,
+    return copy(w, MMF_GPU_reorder_64x64x1_bf16_np, true, shuffled, (mmf_strides){0}, w->data,
                 plain_strides(w));
 }

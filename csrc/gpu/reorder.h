@@ -4,8 +4,8 @@
  * strides, whose columns begin where the widest loads and tensor copies want them.
  *
  * "preshuffle_16x16", of two-byte elements for AMD's matrix kernels: as FlyDSL and aiter shuffle
- * weights by (16, 16). Element (k, n) is at n/16 * 16 K + k/8 * 128 + n%16 * 8 + k%8: a wave reads a
- * fragment of 16 columns by 32 k as 1 KB without a gap. */
+ * weights by (16, 16). Element (k, n) is at n/16 * 16 K + k/8 * 128 + n%16 * 8 + k%8: a wave reads
+ * a fragment of 16 columns by 32 k as 1 KB without a gap. */
 #ifndef MMF_GPU_REORDER_H
 #define MMF_GPU_REORDER_H
 

@@ -115,11 +115,12 @@ static mmf_status check_size(const layout_row *row, const mmf_tensor *weight, in
     const int64_t k = weight->shape[0], n = weight->shape[1] / streams;
     if (!row->of_k || (k % row->of_k == 0 && n % row->of_n == 0))
         return MMF_OK;
-    return mmf_fail(MMF_VALUE_ERROR,
-                    "layout \"%s\" needs K to be a multiple of %d and %s of %d, but %s has K = %lld "
-                    "and N = %lld%s; pad it with zeros, or pass the plain weight",
-                    row->name, row->of_k, streams == 2 ? "N of gate and of up each" : "N", row->of_n,
-                    argument, (long long)k, (long long)n, streams == 2 ? " each" : "");
+    return mmf_fail(
+        MMF_VALUE_ERROR,
+        "layout \"%s\" needs K to be a multiple of %d and %s of %d, but %s has K = %lld "
+        "and N = %lld%s; pad it with zeros, or pass the plain weight",
+        row->name, row->of_k, streams == 2 ? "N of gate and of up each" : "N", row->of_n, argument,
+        (long long)k, (long long)n, streams == 2 ? " each" : "");
 }
 
 mmf_status mmf_prepack_layout(const mmf_tensor *weight, int streams, const char *argument,

@@ -61,8 +61,7 @@ static_assert(HALF_ROWS == 16 || HALF_ROWS == 32 || HALF_ROWS == 64,
 static_assert(A_LOADS * LOAD_LINES == HALF_M && B_LOADS * LOAD_LINES == PART_N &&
                   row::tile_k == LINE_K,
               "whole loads");
-static_assert(B_ALONG_K || (row::layout == LAYOUT_NN && PARTS == 2),
-              "lines of A are along k");
+static_assert(B_ALONG_K || (row::layout == LAYOUT_NN && PARTS == 2), "lines of A are along k");
 
 /* Where the halves of A or of B lie: two operands only of a gate. */
 struct halves {

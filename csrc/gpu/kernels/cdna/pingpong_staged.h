@@ -72,7 +72,8 @@ template <class Part, int Loads, int Parts, int Late> struct staged_lines {
     {
         MMF_UNROLL
         for (int i = 0; i < Loads; i++)
-            *(MMF_LOCAL chunk *)(lines + (at + h * Part::LINES * LINE + i * LOAD_BYTES)) = next[h][i];
+            *(MMF_LOCAL chunk *)(lines + (at + h * Part::LINES * LINE + i * LOAD_BYTES)) =
+                next[h][i];
     }
 
     __attribute__((device, always_inline)) void fetch_soon(unsigned k_at)
