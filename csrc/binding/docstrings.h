@@ -75,8 +75,8 @@ static const char mmf_doc_matmul_fused[] =
     "as_prepacked($module, tensor, shape, *, layout=\"preshuffle_16x16\")\n--\n\n" \
     "A weight that another library has shuffled, as a PackedMatrix: pass it as B. Nothing is copied.\n" \
     "\n" \
-    "tensor  an array of any library on an AMD GPU, float16 or bfloat16, C-contiguous, of any shape, K * N elements at a\n" \
-    "        multiple of 16 bytes. It is kept, and imported by every call: what is written into it shows\n" \
+    "tensor  an array of any library on an AMD GPU, float16 or bfloat16, C-contiguous, of any shape, K * N elements at\n" \
+    "        a multiple of 16 bytes. It is kept, and imported by every call: what is written into it shows\n" \
     "shape   (K, N) of the weight; K is a multiple of 32, N of 16\n" \
     "layout  \"preshuffle_16x16\": (16, 16) of FlyDSL and of aiter's shuffle_weight\n" \
     "\n" \
