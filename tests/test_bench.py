@@ -424,8 +424,8 @@ def test_the_choice_beside_origamis(amd_origami, monkeypatch):
 
 def test_pieces_of_k_beside_origamis(amd_origami):
     """Two tiles on 304 units: 16 pieces at most, whole steps of K in each."""
-    split, whole = ("gemm_pingpong_staged_splitk_128x256x64_bf16_nt", "gemm_pingpong_staged_128x256x64_bf16_nt")
-    assert amd_origami.form_of(whole, (128, 512, 1024), 304) == ((128, 256, 64), 1)
+    split, whole = ("gemm_pingpong_staged_splitk_128x256x64_bf16_nt", "gemm_pingpong_staged_256x128x64_bf16_nt")
+    assert amd_origami.form_of(whole, (128, 512, 1024), 304) == ((256, 128, 64), 1)
     assert amd_origami.form_of(split, (128, 512, 8192), 304) == ((128, 256, 64), 16)
     assert amd_origami.form_of(split, (128, 512, 640), 304) == ((128, 256, 64), 10)
     assert amd_origami.form_of(split, (4096, 4096, 4096), 304) == ((128, 256, 64), 1)

@@ -140,7 +140,9 @@ def test_a_launch_that_fails(dev):
 
 def test_refusals(dev):
     w, packed = dev.array(B), mf.prepack(dev.array(B))
-    with pytest.raises(ValueError, match=r'^unknown layout "panels64"; on a GPU it is "auto" or "columns"$'):
+    with pytest.raises(
+        ValueError, match=r'^unknown layout "panels64"; on an AMD GPU it is "auto", "columns" or "preshuffle_16x16"$'
+    ):
         mf.prepack(w, layout="panels64")
     with pytest.raises(ValueError, match=r"^B is on rocm:0 but A is on cpu; move it to A's device$"):
         mf.matmul_fused(A, packed)

@@ -10,7 +10,7 @@ from matmul_fused.testing import force_kernel
 from matmul_fused.testing.reference import assert_close, expect
 from support import draw
 
-LARGE = {"gfx942": "gemm_pingpong_staged_128x256x64_bf16_nt", "gfx950": "gemm_pingpong_128x256x64_bf16_nt"}
+LARGE = {"gfx942": "gemm_pingpong_staged_256x128x64_bf16", "gfx950": "gemm_pingpong_256x128x64_bf16"}
 
 
 def test_where_the_last_wave_would_be_empty():
@@ -29,11 +29,14 @@ def test_where_the_last_wave_would_be_empty():
     assert len(mf.explain(a, w.mT).launches) == 1  # waves of a batch are not cut
 
 
-@pytest.mark.parametrize(("part", "gated"), [("gfx942", True), ("gfx950", False)])
-def test_both_launches_have_their_columns(part, gated):
+@pytest.mark.parametrize(
+    ("part", "gated", "shuffled"),
+    [("gfx942", True, False), ("gfx950", False, False), ("gfx942", False, True), ("gfx950", True, True)],
+)
+def test_both_launches_have_their_columns(part, gated, shuffled):
     """A tile more than there are units. The general epilogue takes long, so that its wave is worth a launch."""
-    dev, m, k = hipsim.Device(part), 128, 64
-    columns = 256 * (dev.properties["compute_units"] + 1)
+    dev, m, k = hipsim.Device(part), 256, 64
+    columns = 128 * (dev.properties["compute_units"] + 1)
     n = columns // 2 if gated else columns
     shapes = {"A": (m, k), "W": (columns, k), "bias": (columns,), "multiply": (m, n), "other": (m, columns)}
     values = {name: draw(shape, "bfloat16", seed) for seed, (name, shape) in enumerate(shapes.items())}
@@ -45,7 +48,10 @@ def test_both_launches_have_their_columns(part, gated):
         return (of["A"], of["W"].mT, of["bias"], activation), {"C": of["other"], "multiply": of["multiply"]}
 
     call, keywords = arguments(on_device)
-    with force_kernel(LARGE[part]):
+    if shuffled:
+        gate = {"gate_layout": "halves"} if gated else {}
+        call = call[0], mf.prepack(call[1], layout="preshuffle_16x16", **gate), *call[2:]
+    with force_kernel(f"{LARGE[part]}_{'np' if shuffled else 'nt'}"):
         assert len(mf.explain(*call, preactivation=pre, **keywords).launches) == 2
         out = mf.matmul_fused(*call, preactivation=pre, **keywords)
     call, keywords = arguments(values)

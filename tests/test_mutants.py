@@ -33,9 +33,10 @@ import matmul_fused as mf
 from hipsim.mutants import Kernel, kernel_names
 from matmul_fused.testing import Case, force_kernel, gpu_sample, run_case
 from matmul_fused.testing.devices import DeviceTransfer
+from matmul_fused.testing.gpu_cases import PRESHUFFLE
 from matmul_fused.testing.inputs import make_inputs
 from matmul_fused.testing.run import call_arguments
-from support import DTYPES
+from support import DTYPES, same_bits
 
 PART = os.environ["MMF_TEST_SIMULATED"]
 DEFINITIONS = Path(__file__).resolve().parents[1] / "csrc/gpu/kernels/common/kernels.def"
@@ -58,6 +59,7 @@ WAITS = {
 }  # fmt: skip
 ROUNDS = ("mfma_xf32",)  # take float32 with allow_tf32 alone
 PLANS = {"reduce_splitk": "gemm_simt_splitk", "reorder": "gemm_simt"}  # a step -> a family of calls with it
+SHUFFLES = "NP"  # the layout of rows that read, or of steps that make, weights of PRESHUFFLE
 
 pytestmark = pytest.mark.device
 
@@ -90,23 +92,34 @@ def limited():
 class Call:
     """A case on the device, ready to run again and again."""
 
-    def __init__(self, case, seed, row):
-        self.case, self.seed, self.row = case, seed, row
+    def __init__(self, case, seed, row, unpacks=False):
+        self.case, self.seed, self.row, self.unpacks = case, seed, row, unpacks
         self.arguments, self.arrays = call_arguments(make_inputs(case, seed), transfer(), mf)
         self.cost = 0
 
     def prepack(self):
         B, plain = self.arguments["B"], self.arrays
+        layout = "auto" if self.case.prepack is True else self.case.prepack
         if isinstance(B, tuple):
-            return mf.prepack(plain["B"]), mf.prepack(plain["B_up"])
-        return mf.prepack(plain["B"], gate_layout=B.gate_layout)
+            return mf.prepack(plain["B"], layout=layout), mf.prepack(plain["B_up"], layout=layout)
+        return mf.prepack(plain["B"], gate_layout=B.gate_layout, layout=layout)
 
     def launch(self):
         again = {"B": self.prepack()} if self.case.prepack else {}
+        if self.unpacks:
+            B = again["B"]
+            for packed in B if isinstance(B, tuple) else (B,):
+                packed.unpack()
         with force_kernel(self.row):
             result = mf.matmul_fused(**self.arguments | again)
         transfer().device.synchronize()
         return result
+
+    def judge_unpacked(self):
+        """Of one weight without a gate: what is stored beyond the end of a row may lie in the next one."""
+        if self.unpacks and not self.case.gate_layout:
+            plain = make_inputs(self.case, self.seed).operands["B"].view
+            assert same_bits(transfer().to_numpy(self.prepack().unpack()), np.ascontiguousarray(plain))
 
     def flaw(self, device, judged):
         """What is wrong with the call, or None. judged: the results count too."""
@@ -114,6 +127,7 @@ class Call:
         try:
             if judged:
                 run_case(self.case, self.seed, kernel=self.row, xp=transfer())
+                self.judge_unpacked()
             else:
                 self.launch()
         except AssertionError:
@@ -124,13 +138,14 @@ class Call:
         return violations[0].kind if violations else said
 
 
-def family_of(what):
-    return PLANS.get(what, f"gemm_{what}")
+def family_of(what, layout=""):
+    """The kernel's family, or the one of calls that a step is a launch of."""
+    return "gemm_thin" if (what, layout) == ("reorder", SHUFFLES) else PLANS.get(what, f"gemm_{what}")
 
 
 def forced(name, what):
     """The kernel itself, or the calls that a step is a launch of."""
-    return PLANS.get(what[0], name)
+    return family_of(what[0], what[2]) if what[0] in PLANS else name
 
 
 def load(name, what):
@@ -139,6 +154,8 @@ def load(name, what):
     m = 1 if family == "gemv" else 16
     fixed = {"prepack": family == "reorder", "allow_tf32": family in ROUNDS}
     case = Case(m, 16, 16, dtype=operands, layout="NN" if layout == "ANY" else layout, **fixed)
+    if layout == SHUFFLES:
+        case = Case(m, 16, 32, dtype=operands, prepack=PRESHUFFLE)
     run_case(case, 0, kernel=forced(name, what), xp=transfer())
     return Kernel(0, name)
 
@@ -147,6 +164,9 @@ def edges(family, operands, layout):
     """What every seed must reach: rows of less than four elements, whose guards are those of single elements, with each
     output and operand in turn; whole steps of K, in whole and in cut tiles; the epilogue in registers.
     """
+    if layout == SHUFFLES:
+        yield from edges_of_shuffled(operands)
+        return
     layout = "NN" if layout == "ANY" else layout
     few = 8 if family.startswith(("pingpong", "thin", "wmma", "gemv")) else 9  # products: whole chunks, or not
     for m, n, k in ((65, 16, 128), (65, 16, 256), (128, 128, 192)):
@@ -162,14 +182,28 @@ def edges(family, operands, layout):
     yield Case(37, 40, 24, c="full", beta=0.5, **plain)
 
 
+def edges_of_shuffled(operands):
+    """The same of whole blocks of 16 columns: cut rows, K in steps and in half ones, every output and operand."""
+    plain = {"dtype": operands, "prepack": PRESHUFFLE}
+    for m, n, k in ((65, 16, 128), (65, 16, 256), (128, 128, 192), (65, 16, 32), (65, 16, 96)):
+        yield Case(m, n, k, **plain)
+    for m, other in itertools.product((1, 3, 5), DTYPES):
+        yield Case(m, 16, 32, out_dtype=other, preactivation=other, bias="row", bias_dtype=other, **plain)
+    for bias, of_bias in itertools.product(("row", "column"), ("", "float32")):
+        yield Case(37, 48, 32, bias=bias, bias_dtype=of_bias, activation="silu", **plain)
+        yield Case(37, 48, 32, bias=bias, bias_dtype=of_bias, activation="swiglu", gate_layout="halves", **plain)
+    yield Case(37, 48, 32, c="full", beta=0.5, **plain)
+
+
 def calls_of(kernel, what, seed):
     """Calls that reach the kernel, and what each executes: (call, executed, waited)."""
     family, operands, layout = what
     row = forced(kernel.name, what)
     cases = [
         case
-        for case in gpu_sample(family_of(family), seed)
-        if case.dtype == operands and layout in ("ANY", case.layout)
+        for case in gpu_sample(family_of(family, layout), seed)
+        if case.dtype == operands
+        and (case.prepack == PRESHUFFLE if layout == SHUFFLES else layout in ("ANY", case.layout))
     ]
     cases = [case for case in cases if case.values != "special" and case.flops < 20_000_000]
     most = int(row.split("_")[2].partition("x")[0]) if family == "gemv" else math.inf  # rows
@@ -177,12 +211,12 @@ def calls_of(kernel, what, seed):
         dataclasses.replace(case, m=min(case.m, most), allow_tf32=family in ROUNDS)
         for case in edges(family, operands, layout)
     ]
-    if family == "reorder":
+    if family == "reorder" and layout != SHUFFLES:
         cases = [dataclasses.replace(case, batch="", prepack=True) for case in cases]
     kernel.executed()
     calls = []
     for case in cases:
-        call = Call(case, seed, row)
+        call = Call(case, seed, row, unpacks=family == "reorder")
         try:
             call.launch()
         except NotImplementedError:  # strides that the row does not take

@@ -256,12 +256,14 @@ def test_signatures_at_run_time_are_those_of_the_stubs():
         assert all(list(stub) == list(real) for stub in stubs), function
 
 
-@pytest.mark.parametrize("name", ["matmul_fused", "prepack", "explain", "info", "set_num_threads", "get_num_threads"])
+@pytest.mark.parametrize(
+    "name", ["matmul_fused", "prepack", "as_prepacked", "explain", "info", "set_num_threads", "get_num_threads"]
+)
 def test_help_is_enough_at_a_prompt(name):
     function = getattr(mf, name)
     text = inspect.getdoc(function)
     assert all(len(line) <= 115 for line in text.splitlines())
-    if name in ("matmul_fused", "prepack"):  # one line for every argument, the errors
+    if name in ("matmul_fused", "prepack", "as_prepacked"):  # one line for every argument, the errors
         for parameter in inspect.signature(function).parameters:
             assert re.search(rf"^(\w+, )*{parameter}(, \w+)*  +\S", text, re.MULTILINE), parameter
         assert "Raises" in text

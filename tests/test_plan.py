@@ -121,4 +121,4 @@ def test_gpu_instances_are_named_by_their_columns():
         assert (family in info.gpu_families) == (name in info.gpu_kernels)
         assert [int(size) > 0 for size in tile.split("x")] == [True] * 3
         assert dtype in ("f32", "f64", "f16", "bf16")
-        assert layout in ("any", "nn", "nt", "tn", "tt")
+        assert layout in ("any", "nn", "nt", "tn", "tt", "np")

@@ -26,6 +26,7 @@ from matmul_fused.report import families_for, kernels_for
 from matmul_fused.testing import all_cases, covering_sample, force_kernel, gpu_sample, run_case
 from matmul_fused.testing.cases import Case, edge_cases, space
 from matmul_fused.testing.devices import DeviceTransfer
+from matmul_fused.testing.gpu_cases import PRESHUFFLE
 from matmul_fused.testing.inputs import make_inputs
 from matmul_fused.testing.run import NumPyTransfer, call_arguments
 from support import takes_no_gate
@@ -107,7 +108,24 @@ def fits(tile, case):
         return False
     if tile.startswith("gemm_gemv_"):  # few rows each
         return case.m <= int(tile.split("_")[2].partition("x")[0])
+    if case.prepack not in (False, True) and not reads_shuffled(tile, case.dtype):
+        return False
     return not (case.gate_layout and takes_no_gate(tile))
+
+
+def reads_shuffled(tile, dtype):
+    """Does a row of the tile, or of the family, read weights in layout "preshuffle_16x16"?"""
+    rows = [row for row in kernels_for(DEVICE) if row.startswith(f"{tile}_") and row.endswith(f"_{SHORT[dtype]}_np")]
+    return bool(rows) and part_shuffles(dtype)
+
+
+@functools.cache
+def part_shuffles(dtype):
+    try:
+        call_arguments(make_inputs(Case(16, 16, 32, dtype=dtype, prepack=PRESHUFFLE), 0), transfer(), mf)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def dealt(cases, kernel, tiles):
@@ -135,6 +153,8 @@ def runs_of_the_sample(seed, full):
             continue
         tiles = [other for other in KERNELS if family_of(other) == family_of(kernel)]
         cases = gpu_cases(family_of(kernel), seed, few)
+        shuffled = {dtype: reads_shuffled(family_of(kernel), dtype) for dtype in SHORT}
+        cases = [case for case in cases if case.prepack in (False, True) or shuffled[case.dtype]]
         if not full:  # among the family's tiles
             cases = dealt(cases, kernel, tiles)
         if few:

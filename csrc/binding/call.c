@@ -106,6 +106,7 @@ void mmf_call_clear(mmf_call *call)
     call->imports = call->numbers = 0;
     call->out = NULL;
     call->packed_memory[0] = call->packed_memory[1] = NULL;
+    call->borrowed[0] = call->borrowed[1] = NULL;
     call->workspace = (mmf_output){0};
 }
 
@@ -116,7 +117,8 @@ void mmf_call_add_import(mmf_call *call, PyObject *object, const char *name, mmf
     call->request.operand[operand] = &import->tensor;
 }
 
-/* B, or one of a pair. A PackedMatrix needs no import: the argument keeps it alive. */
+/* B, or one of a pair. A PackedMatrix needs no import, the argument keeps it alive; but its array,
+ * where it is borrowed. */
 static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object, const char *name,
                              bool up, bool pair)
 {
@@ -136,8 +138,19 @@ static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object,
             "%s was prepacked with a gate_layout; pass it alone, or pack each of the pair "
             "without",
             name);
-    call->packed[up] = weight->weight;
-    call->packed_memory[up] = &weight->memory;
+    if (up && request->terms.packed != weight->layout)
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "B[0] and B[1] must be prepacked in one layout, got \"%s\" and \"%s\"",
+                        mmf_prepack_layout_name(request->terms.packed),
+                        mmf_prepack_layout_name(weight->layout));
+    if (weight->owner) {
+        call->borrowed[up] = weight;
+        call->lender[up] = call->imports;
+        mmf_call_add_import(call, weight->owner, name, operand);
+    } else {
+        call->packed[up] = weight->weight;
+        call->packed_memory[up] = &weight->memory;
+    }
     request->operand[operand] = &call->packed[up];
     request->terms.packed = (uint8_t)weight->layout;
     request->terms.packed_gate = (uint8_t)weight->gate;
@@ -218,6 +231,7 @@ static mmf_status import_operands(mmf_state *state, PyObject *const *values, mmf
         return status;
     call->out = given(values[ARG_OUT]) ? values[ARG_OUT] : NULL;
     status = mmf_import_tensors(state, call->import, call->imports, &call->stream);
+    status = status ? status : mmf_borrowed_view(call);
     if (!status) {
         const mmf_dtype sum = (mmf_dtype)mmf_dtypes[call->import[0].tensor.dtype].sum;
         for (int i = 0; i < call->numbers; i++)

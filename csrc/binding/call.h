@@ -12,7 +12,8 @@
 /* At most one import for each operand of a request. */
 enum { MMF_CALL_IMPORTS = MMF_OPERANDS };
 
-/* Imported operands and what refers to them. A packed B or a number occupies no import. */
+/* Imported operands and what refers to them. A packed B that is not borrowed, or a
+ * number, occupies no import. */
 typedef struct mmf_call {
     mmf_request request;
     const mmf_prepared *prepared; /* own, or that of entry */
@@ -24,9 +25,11 @@ typedef struct mmf_call {
     mmf_stream stream;    /* of a GPU */
     mmf_output workspace; /* of a GPU, where the plan wants one */
     int imports;
-    mmf_import import[MMF_CALL_IMPORTS]; /* the first one is A */
-    mmf_tensor packed[2];                /* prepacked weights */
-    mmf_memory *packed_memory[2];        /* theirs, or NULL */
+    mmf_import import[MMF_CALL_IMPORTS];  /* the first one is A */
+    mmf_tensor packed[2];                 /* prepacked weights */
+    mmf_memory *packed_memory[2];         /* theirs, or NULL: not one, or borrowed */
+    const struct mmf_packed *borrowed[2]; /* of them those of as_prepacked(), or NULL */
+    int lender[2];                        /* whose arrays are these imports */
     int numbers;
     mmf_number number[MMF_MULTIPLY - MMF_BIAS + 1];
 } mmf_call;

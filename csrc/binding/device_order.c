@@ -95,8 +95,9 @@ mmf_status mmf_device_await(mmf_state *state, mmf_call *call, PyObject *result)
         if (!status)
             status = record(call, import, import->object);
     }
-    for (int i = 0; !status && i < 2 && call->packed_memory[i]; i++)
-        status = mmf_gpu_wait(call->packed_memory[i], call->stream.handle);
+    for (int i = 0; !status && i < 2; i++)
+        if (call->packed_memory[i])
+            status = mmf_gpu_wait(call->packed_memory[i], call->stream.handle);
     for (int i = 0; !status && i < call->imports; i++) {
         bool viewed = call->import[i].library->view != NULL;
         if ((viewed || (i == 0 && result)) && is_first(call, i))
@@ -117,7 +118,9 @@ mmf_status mmf_device_finish(mmf_state *state, mmf_call *call, PyObject *result)
             import->library->used ? import->library->used(&call->stream, import->object) : MMF_OK;
         status = status ? status : next;
     }
-    for (int i = 0; i < 2 && call->packed_memory[i]; i++) {
+    for (int i = 0; i < 2; i++) {
+        if (!call->packed_memory[i])
+            continue;
         next = mmf_gpu_read(call->packed_memory[i], call->stream.handle);
         status = status ? status : next;
     }

@@ -62,11 +62,26 @@ static const char mmf_doc_matmul_fused[] =
     "B            (K, N), any strides, float32, float64, float16 or bfloat16; it is copied. Or a pair (gate, up)\n" \
     "gate_layout  where gate and up columns lie in one weight for a gated activation, as in matmul_fused\n" \
     "layout       \"auto\" or the name of a packed layout of B's device: on the CPU \"panels64\" or \"pairs64\" (of\n" \
-    "             bfloat16, for CPUs with AMX or AVX512_BF16), on a GPU \"columns\". \"auto\" takes pairs64 where\n" \
-    "             the kernel for large products reads it and it is at most a tenth larger\n" \
+    "             bfloat16, for CPUs with AMX or AVX512_BF16), on a GPU \"columns\", on AMD's gfx90a, gfx942 and\n" \
+    "             gfx950 also \"preshuffle_16x16\" (16-bit B; K in 32s, N, of gate and up each, in 16s), which\n" \
+    "             their matrix kernels alone read. \"auto\" takes pairs64 where the kernel for large products\n" \
+    "             reads it and it is at most a tenth larger, on a GPU columns\n" \
     "\n" \
-    "Raises what matmul_fused raises for B; ValueError for an unknown layout or an odd number of gated columns;\n" \
-    "NotImplementedError for more than two axes; DeviceError while the stream is being captured."
+    "Raises what matmul_fused raises for B; ValueError for an unknown layout, sizes that it does not hold or an odd\n" \
+    "number of gated columns; NotImplementedError for more than two axes, or a layout that no kernel for B's device\n" \
+    "reads; DeviceError while the stream is being captured."
+
+#define MMF_DOC_AS_PREPACKED \
+    "as_prepacked($module, tensor, shape, *, layout=\"preshuffle_16x16\")\n--\n\n" \
+    "A weight that another library has shuffled, as a PackedMatrix: pass it as B. Nothing is copied.\n" \
+    "\n" \
+    "tensor  an array of any library on an AMD GPU, float16 or bfloat16, C-contiguous, of any shape, K * N elements at\n" \
+    "        a multiple of 16 bytes. It is kept, and imported by every call: what is written into it shows\n" \
+    "shape   (K, N) of the weight; K is a multiple of 32, N of 16\n" \
+    "layout  \"preshuffle_16x16\": (16, 16) of FlyDSL and of aiter's shuffle_weight\n" \
+    "\n" \
+    "Raises what matmul_fused raises for B; ValueError for another dtype, size, alignment or layout;\n" \
+    "NotImplementedError on the CPU and on GPUs without kernels for the layout."
 
 #define MMF_DOC_SET_NUM_THREADS \
     "set_num_threads($module, n, /)\n--\n\n" \

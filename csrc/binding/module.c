@@ -17,6 +17,8 @@
 static PyMethodDef methods[] = {
     {"matmul_fused", FAST(mmf_matmul_fused), METH_FASTCALL | METH_KEYWORDS, mmf_doc_matmul_fused},
     {"prepack", FAST(mmf_prepack_call), METH_FASTCALL | METH_KEYWORDS, MMF_DOC_PREPACK},
+    {"as_prepacked", FAST(mmf_as_prepacked_call), METH_FASTCALL | METH_KEYWORDS,
+     MMF_DOC_AS_PREPACKED},
     {"explain", FAST(mmf_explain), METH_FASTCALL | METH_KEYWORDS, MMF_DOC_EXPLAIN},
     {"info", mmf_info, METH_NOARGS, MMF_DOC_INFO},
     {"gpus", mmf_gpus, METH_NOARGS, MMF_DOC_GPUS},

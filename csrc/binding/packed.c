@@ -157,7 +157,8 @@ PyObject *mmf_pack_matrix(mmf_state *state, mmf_call *call, const mmf_tensor *we
     int layout = 0;
     mmf_status status = check_weight(weight, gate);
     if (!status)
-        status = mmf_prepack_layout(weight, layout_name, &layout);
+        status =
+            mmf_prepack_layout(weight, gate == MMF_GATE_NONE ? 1 : 2, "B", layout_name, &layout);
     if (status)
         return mmf_raise(state, status);
     mmf_stream_view views[2];
@@ -186,7 +187,7 @@ static PyObject *pack_pair(mmf_state *state, mmf_call *call, const char *layout_
             MMF_VALUE_ERROR, "B[0] is on %s but B[1] is on %s; pass both on one device",
             mmf_device_name(gate->device, devices[0]), mmf_device_name(up->device, devices[1]));
     if (!status)
-        status = mmf_prepack_layout(gate, layout_name, &layout);
+        status = mmf_prepack_layout(gate, 1, "B[0]", layout_name, &layout);
     if (status)
         return mmf_raise(state, status);
     if (!mmf_prepack_has_size(gate->shape[0], gate->shape[1]))

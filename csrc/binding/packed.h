@@ -10,11 +10,13 @@
 
 struct mmf_call;
 
-/* A weight in a prepacked layout. Its values never change. */
+/* A weight in a prepacked layout. Its values never change, unless they are another's. */
 typedef struct mmf_packed {
     PyObject_HEAD mmf_tensor weight; /* shape (K, N), dtype, device of the weight; data: the first
                                         stream, at the start of memory */
     mmf_memory memory;
+    PyObject *owner; /* the array that as_prepacked() borrowed: there is no data and no memory;
+                        else NULL */
     mmf_gate_layout gate;
     int layout;
     void *up; /* the second stream, inside the same memory; NULL without a gate */
@@ -49,6 +51,22 @@ PyObject *mmf_pack_matrix(mmf_state *state, struct mmf_call *call, const mmf_ten
 
 /* Raise MemoryError for a packed weight; bytes: 0 if they are too many to count. Returns NULL. */
 PyObject *mmf_packed_no_memory(mmf_state *state, const mmf_tensor *weight, int64_t bytes);
+
+/* Write the plain weight, C-contiguous (K, N), to data, in the order of stream on a GPU, from the
+ * first stream of the packed one at `from`. Without the GIL; PYTHON_ERROR if a signal handler ended
+ * it. */
+mmf_status mmf_packed_unpack(const mmf_packed *self, const void *from, void *stream, void *data);
+
+/* Set the weights of a call that are borrowed, once their arrays were imported. VALUE_ERROR if one
+ * is another array by now. */
+mmf_status mmf_borrowed_view(struct mmf_call *call);
+
+/* unpack() of a borrowed weight. NULL with an exception. */
+PyObject *mmf_borrowed_unpack(mmf_state *state, const mmf_packed *self);
+
+/* as_prepacked(tensor, shape, *, layout="preshuffle_16x16"). */
+PyObject *mmf_as_prepacked_call(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
+                                PyObject *keywords);
 
 /* prepack(B, *, gate_layout=None, layout="auto"). */
 PyObject *mmf_prepack_call(PyObject *module, PyObject *const *arguments, Py_ssize_t count,

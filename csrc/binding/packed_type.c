@@ -13,9 +13,7 @@
 #include <stddef.h>
 #include <structmember.h>
 
-/* Write the plain weight, C-contiguous (K, N), to data, without the GIL; on a GPU in the order of
- * the default stream. PYTHON_ERROR if a signal handler ended that. */
-static mmf_status unpack_into(const mmf_packed *self, void *data)
+mmf_status mmf_packed_unpack(const mmf_packed *self, const void *from, void *stream, void *data)
 {
     const mmf_tensor *packed = &self->weight;
     const int64_t n = packed->shape[1], size = mmf_dtypes[packed->dtype].size;
@@ -26,6 +24,7 @@ static mmf_status unpack_into(const mmf_packed *self, void *data)
     mmf_unlock(&unlocked);
     for (int i = 0; !status && i < streams; i++) {
         const mmf_weight weight = {.device = packed->device,
+                                   .stream = stream,
                                    .interrupt = &unlocked.interrupt,
                                    .dtype = packed->dtype,
                                    .k = packed->shape[0],
@@ -33,9 +32,15 @@ static mmf_status unpack_into(const mmf_packed *self, void *data)
                                    .row = n,
                                    .col = views[i].col,
                                    .data = (char *)data + views[i].offset * size};
-        status = mmf_unpack(self->layout, &weight, i ? self->up : packed->data);
+        status = mmf_unpack(self->layout, &weight, i ? self->up : from);
     }
     return mmf_lock(&unlocked, status);
+}
+
+/* All of it in the order of the default stream. */
+static mmf_status unpack_into(const mmf_packed *self, void *data)
+{
+    return mmf_packed_unpack(self, self->weight.data, NULL, data);
 }
 
 /* The same on a GPU, in order with other uses of the two memories. */
@@ -55,6 +60,8 @@ static PyObject *packed_unpack(PyObject *object, PyObject *unused)
     mmf_state *state = mmf_state_of_type(Py_TYPE(object));
     mmf_tensor tensor = self->weight;
     (void)unused;
+    if (self->owner)
+        return mmf_borrowed_unpack(state, self);
     PyObject *array = mmf_array_new(state, &tensor, NULL);
     if (!array)
         return NULL;
@@ -141,11 +148,25 @@ PyObject *mmf_unpickle_packed(PyObject *module, PyObject *const *arguments, Py_s
 
 static void packed_dealloc(PyObject *object)
 {
+    mmf_packed *self = (mmf_packed *)object;
     PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
     PyObject_ClearWeakRefs(object);
-    mmf_memory_free(&((mmf_packed *)object)->memory);
+    if (self->owner)
+        Py_CLEAR(self->owner);
+    else
+        mmf_memory_free(&self->memory);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
+}
+
+/* A cycle through a borrowed array ends at another of its objects: what was borrowed is there until
+ * the end. */
+static int packed_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((mmf_packed *)object)->owner);
+    return 0;
 }
 
 static PyObject *packed_repr(PyObject *object)
@@ -257,8 +278,10 @@ static PyMemberDef packed_members[] = {
 static PyType_Slot packed_slots[] = {
     {Py_tp_doc,
      "A weight (K, N) in the layout that a kernel reads; made by prepack() and passed as B.\n\n"
-     "It owns a copy of the values, never changes, and may be used by several threads at once."},
+     "It owns a copy of the values, never changes, and may be used by several threads at once. One "
+     "of as_prepacked() holds another library's array instead, whose changes show through."},
     {Py_tp_dealloc, packed_dealloc},
+    {Py_tp_traverse, packed_traverse},
     {Py_tp_repr, packed_repr},
     {Py_tp_methods, packed_methods},
     {Py_tp_getset, packed_getset},
@@ -269,7 +292,8 @@ static PyType_Slot packed_slots[] = {
 PyType_Spec mmf_packed_spec = {
     .name = "matmul_fused.PackedMatrix",
     .basicsize = sizeof(mmf_packed),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION |
+             Py_TPFLAGS_IMMUTABLETYPE,
     .slots = packed_slots,
 };
 

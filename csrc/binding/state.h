@@ -30,6 +30,8 @@
 /* Interned names besides those of signature.def: X(enumerator, text). */
 #define MMF_NAMES(X)                                                                               \
     X(LAYOUT, "layout")                                                                            \
+    X(TENSOR, "tensor")                                                                            \
+    X(SHAPE, "shape")                                                                              \
     X(MAX_VERSION, "max_version")                                                                  \
     X(DL_DEVICE, "dl_device")                                                                      \
     X(COPY, "copy")                                                                                \

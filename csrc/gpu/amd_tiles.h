@@ -29,7 +29,8 @@ void mmf_amd_gemv_work(const mmf_kernel *kernel, const mmf_problem *problem, mmf
 /* What gemm_simt's tiles take besides their products, where matrix kernels are modelled. */
 void mmf_amd_simt_work(const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
 
-/* supports() of kernels whose A and B come in whole chunks, in the layout of the instance. */
+/* supports() of kernels whose A and B come in whole chunks, in the layout of the instance. Those
+ * with an instance of layout NP list MMF_FEATURE_PACKED. */
 bool mmf_amd_takes_chunks(const mmf_kernel *kernel, const mmf_problem *problem, char *reason);
 
 #endif

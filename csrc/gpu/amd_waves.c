@@ -100,10 +100,14 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *problem,
                   *second = (mmf_gemm_args *)(arguments + plan->launch[1].argument);
     mmf_gpu_gemm_bind(problem, buffers, first);
     mmf_gpu_gemm_bind(problem, buffers, second);
-    for (int i = MMF_A; i < MMF_OPERANDS; i++)
+    for (int i = MMF_A; i < MMF_OPERANDS; i++) {
+        const bool of_b = mmf_operands[i].axes == MMF_AXES_KN;
+        /* Blocks of columns of a preshuffled B, which has no strides, lie behind each other. */
+        const int64_t column = of_b && problem->packed ? problem->k : second->strides[i].col;
         if (mmf_operands[i].axes != MMF_AXES_MK && second->data[i])
-            second->data[i] = (char *)second->data[i] + first->n * second->strides[i].col *
-                                                            mmf_dtypes[problem->dtype[i]].size;
+            second->data[i] =
+                (char *)second->data[i] + first->n * column * mmf_dtypes[problem->dtype[i]].size;
+    }
     return MMF_OK;
 }
 

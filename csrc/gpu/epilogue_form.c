@@ -17,7 +17,8 @@ static const bool hot[MMF_ACT_COUNT] = {
 /* What the epilogue in registers implements. */
 static const uint32_t features = MMF_HAS(MMF_A) | MMF_HAS(MMF_B) | MMF_HAS(MMF_B_UP) |
                                  MMF_HAS(MMF_BIAS) | MMF_HAS(MMF_BIAS_UP) | MMF_HAS(MMF_C) |
-                                 MMF_HAS(MMF_C_UP) | MMF_HAS(MMF_OUT) | MMF_HAS(MMF_FEATURE_GATED);
+                                 MMF_HAS(MMF_C_UP) | MMF_HAS(MMF_OUT) | MMF_HAS(MMF_FEATURE_GATED) |
+                                 MMF_HAS(MMF_FEATURE_PACKED);
 
 static bool present(const mmf_problem *p, int operand)
 {

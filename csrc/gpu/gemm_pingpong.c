@@ -2,6 +2,7 @@
  * whole chunks of 16 bytes. Path of a call: asked by the plan; run() ends in launch_plan.c. */
 #include "gpu/amd_tiles.h"
 #include "gpu/amd_waves.h"
+#include "gpu/reorder.h"
 
 #include <stdio.h>
 
@@ -46,6 +47,24 @@ static bool b_in_chunks(const mmf_problem *p, bool along_k)
     return along_k || !gated || p->strides[MMF_B].row == p->strides[MMF_B_UP].row;
 }
 
+/* A row of layout NP has preshuffled weights alone, the others none; they are whole chunks. */
+static bool takes_preshuffled(bool of_row, const mmf_problem *p, char *reason)
+{
+    const int last = mmf_problem_gated(p) ? MMF_B_UP : MMF_B;
+    bool fits = a_in_chunks(p) && p->k <= REACH / TILE_LINES;
+    for (int i = MMF_B; i <= last; i++)
+        fits = fits && p->offset[i] % MMF_PRESHUFFLED_ALIGN == 0;
+    if (!of_row || !p->packed)
+        snprintf(reason, MMF_REASON_TEXT, "is for %s",
+                 of_row ? "B in the layout preshuffle_16x16" : "plain B, it is preshuffled");
+    else if (!fits)
+        snprintf(reason, MMF_REASON_TEXT,
+                 "needs A in lines of whole 16 bytes along K at multiples of 16 bytes, 256 of them "
+                 "within 2^31 bytes, and K up to %d",
+                 REACH / TILE_LINES);
+    return of_row && p->packed && fits;
+}
+
 bool mmf_amd_takes_chunks(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
     if (!mmf_gpu_gemm_supports(kernel, p, reason))
@@ -61,7 +80,10 @@ bool mmf_amd_takes_chunks(const mmf_kernel *kernel, const mmf_problem *p, char *
                  "takes no gate: its waves have three groups of columns, gate and up are two");
         return false;
     }
-    const bool along_k = mmf_gpu_instances[kernel->instance].layout == MMF_GPU_LAYOUT_NT;
+    const mmf_gpu_layout layout = mmf_gpu_instances[kernel->instance].layout;
+    if (p->packed || layout == MMF_GPU_LAYOUT_NP)
+        return takes_preshuffled(layout == MMF_GPU_LAYOUT_NP, p, reason);
+    const bool along_k = layout == MMF_GPU_LAYOUT_NT;
     const bool fits = a_in_chunks(p) && b_in_chunks(p, along_k);
     if (!fits && a_in_chunks(p) && b_in_chunks(p, !along_k))
         snprintf(reason, MMF_REASON_TEXT, "is for the layout %s, A and B are %s",
@@ -94,7 +116,7 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
 
 const mmf_family mmf_gpu_pingpong = {
     .name = "gemm_pingpong",
-    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .features = MMF_GPU_EPILOGUE_FEATURES | MMF_HAS(MMF_FEATURE_PACKED),
     .dtypes = MMF_GPU_EPILOGUE_DTYPES,
     .supports = mmf_amd_takes_chunks,
     .configure = configure,
@@ -107,7 +129,7 @@ const mmf_family mmf_gpu_pingpong = {
 
 const mmf_family mmf_gpu_pingpong_staged = {
     .name = "gemm_pingpong_staged",
-    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .features = MMF_GPU_EPILOGUE_FEATURES | MMF_HAS(MMF_FEATURE_PACKED),
     .dtypes = MMF_GPU_EPILOGUE_DTYPES,
     .supports = mmf_amd_takes_chunks,
     .configure = configure,

@@ -4,7 +4,7 @@
 
 const mmf_family mmf_gpu_thin = {
     .name = "gemm_thin",
-    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .features = MMF_GPU_EPILOGUE_FEATURES | MMF_HAS(MMF_FEATURE_PACKED),
     .dtypes = MMF_GPU_EPILOGUE_DTYPES,
     .supports = mmf_amd_takes_chunks,
     .configure = mmf_gpu_gemm_configure,

@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-const char *const mmf_gpu_layout_names[] = {"any", "NN", "NT", "TN", "TT"};
+const char *const mmf_gpu_layout_names[] = {"any", "NN", "NT", "TN", "TT", "NP"};
 
 /* The type of device that runs a target; ALL is for every one. */
 enum {

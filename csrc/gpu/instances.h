@@ -36,6 +36,7 @@ typedef enum mmf_gpu_layout {
     MMF_GPU_LAYOUT_NT, /* A: k, B: k */
     MMF_GPU_LAYOUT_TN, /* A: m, B: n */
     MMF_GPU_LAYOUT_TT, /* A: m, B: k */
+    MMF_GPU_LAYOUT_NP, /* A: k, B: MMF_GPU_PRESHUFFLED */
 } mmf_gpu_layout;
 
 extern const char *const mmf_gpu_layout_names[]; /* "NN" */

@@ -50,19 +50,26 @@ typedef struct layout_row {
     uint32_t dtypes; /* MMF_DTYPE_BIT() of those that it holds */
     int64_t (*bytes)(mmf_dtype dtype, int64_t k, int64_t n);
     int64_t (*pitch)(mmf_dtype dtype, int64_t k); /* NULL: kernels see no strides */
-    /* Is there code to pack? NULL: always. */
-    mmf_status (*check)(mmf_device device, mmf_dtype dtype);
+    /* Is there code to pack, and to read it? NULL: always. */
+    mmf_status (*check)(mmf_device device, mmf_dtype dtype, const char *name);
     mmf_status (*pack)(const mmf_weight *weight, void *packed);
     mmf_status (*unpack)(const mmf_weight *weight, const void *packed);
+    int of_k, of_n; /* what K, and N of each stream, must be multiples of; 0: of nothing */
+    int align;      /* mmf_prepack_borrowed_align() */
 } layout_row;
+
+#define SHORT (MMF_DTYPE_BIT(MMF_FLOAT16) | MMF_DTYPE_BIT(MMF_BFLOAT16))
 
 static const layout_row layouts[] = {
     {MMF_CPU_PANELS64, false, "panels64", UINT32_MAX, mmf_cpu_panels_bytes, NULL, NULL, pack_panels,
-     unpack_panels},
+     unpack_panels, 0, 0, 0},
     {MMF_CPU_PAIRS64, false, "pairs64", MMF_DTYPE_BIT(MMF_BFLOAT16), mmf_cpu_pairs_bytes, NULL,
-     NULL, pack_pairs, unpack_pairs},
+     NULL, pack_pairs, unpack_pairs, 0, 0, 0},
+    {MMF_GPU_PRESHUFFLED, true, "preshuffle_16x16", SHORT, mmf_gpu_preshuffled_bytes, NULL,
+     mmf_gpu_check_preshuffled, mmf_gpu_preshuffle, mmf_gpu_unshuffle, MMF_PRESHUFFLED_K,
+     MMF_PRESHUFFLED_N, MMF_PRESHUFFLED_ALIGN},
     {MMF_GPU_COLUMNS, true, "columns", UINT32_MAX, mmf_gpu_columns_bytes, mmf_gpu_columns_pitch,
-     mmf_gpu_check_columns, mmf_gpu_pack_columns, mmf_gpu_unpack_columns},
+     mmf_gpu_check_columns, mmf_gpu_pack_columns, mmf_gpu_unpack_columns, 0, 0, 0},
 };
 
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
@@ -75,7 +82,8 @@ bool mmf_prepack_has_size(int64_t k, int64_t n)
 }
 
 /* The name of the layout that large products read fastest, of those that are at most a tenth larger
- * than the first; of equals the last, which kernels need not bring into another. */
+ * than the first; of equals the last, which kernels need not bring into another. On a GPU that
+ * which every kernel reads. */
 static const char *best_layout(const mmf_tensor *weight)
 {
     const mmf_dtype dtype = weight->dtype;
@@ -85,6 +93,8 @@ static const char *best_layout(const mmf_tensor *weight)
     for (int i = 0; i < LAYOUTS; i++) {
         const layout_row *row = &layouts[i];
         if (row->on_gpu != on_gpu || !(row->dtypes & MMF_DTYPE_BIT(dtype)))
+            continue;
+        if (on_gpu && !row->pitch)
             continue;
         if (!best) {
             best = row;
@@ -99,24 +109,47 @@ static const char *best_layout(const mmf_tensor *weight)
     return best->name;
 }
 
-mmf_status mmf_prepack_layout(const mmf_tensor *weight, const char *name, int *layout)
+/* Whole pieces along K, and along N of each stream? */
+static mmf_status check_size(const layout_row *row, const mmf_tensor *weight, int streams,
+                             const char *argument)
+{
+    const int64_t k = weight->shape[0], n = weight->shape[1] / streams;
+    if (!row->of_k || (k % row->of_k == 0 && n % row->of_n == 0))
+        return MMF_OK;
+    return mmf_fail(
+        MMF_VALUE_ERROR,
+        "layout \"%s\" needs K to be a multiple of %d and %s of %d, but %s has K = %lld "
+        "and N = %lld%s; pad it with zeros, or pass the plain weight",
+        row->name, row->of_k, streams == 2 ? "N of gate and of up each" : "N", row->of_n, argument,
+        (long long)k, (long long)n, streams == 2 ? " each" : "");
+}
+
+mmf_status mmf_prepack_layout(const mmf_tensor *weight, int streams, const char *argument,
+                              const char *name, int *layout)
 {
     const mmf_dtype dtype = weight->dtype;
     const bool on_gpu = weight->device.type != MMF_CPU;
     const char *wanted = strcmp(name, "auto") ? name : best_layout(weight);
     for (int i = 0; i < LAYOUTS; i++) {
         const layout_row *row = &layouts[i];
-        if (row->on_gpu != on_gpu || strcmp(wanted, row->name))
+        const bool anywhere = row->id == MMF_GPU_PRESHUFFLED; /* its check() tells of the device */
+        if ((row->on_gpu != on_gpu && !anywhere) || strcmp(wanted, row->name))
             continue;
+        if (anywhere && weight->device.type != MMF_ROCM)
+            return row->check(weight->device, dtype, argument);
         if (!(row->dtypes & MMF_DTYPE_BIT(dtype)))
-            return mmf_fail(MMF_VALUE_ERROR, "layout \"%s\" holds bfloat16 only, but B is %s",
-                            row->name, mmf_dtypes[dtype].name);
+            return mmf_fail(MMF_VALUE_ERROR, "layout \"%s\" holds %sbfloat16 only, but %s is %s",
+                            row->name, row->dtypes == SHORT ? "float16 and " : "", argument,
+                            mmf_dtypes[dtype].name);
         *layout = row->id;
-        return row->check ? row->check(weight->device, dtype) : MMF_OK;
+        mmf_status status = row->check ? row->check(weight->device, dtype, argument) : MMF_OK;
+        return status ? status : check_size(row, weight, streams, argument);
     }
     return mmf_fail(MMF_VALUE_ERROR, "unknown layout \"%s\"; on %s", name,
-                    on_gpu ? "a GPU it is \"auto\" or \"columns\""
-                           : "the CPU it is \"auto\", \"panels64\" or \"pairs64\"");
+                    weight->device.type == MMF_ROCM
+                        ? "an AMD GPU it is \"auto\", \"columns\" or \"preshuffle_16x16\""
+                    : on_gpu ? "a GPU it is \"auto\" or \"columns\""
+                             : "the CPU it is \"auto\", \"panels64\" or \"pairs64\"");
 }
 
 static const layout_row *row_of(int id)
@@ -140,10 +173,17 @@ int64_t mmf_prepack_bytes(int layout, mmf_dtype dtype, int64_t k, int64_t n)
 void mmf_prepack_strides(int layout, mmf_tensor *tensor)
 {
     const layout_row *row = row_of(layout);
+    if (layout & MMF_PACKED_COMPACT)
+        mmf_tensor_set_compact(tensor);
     if (!row->pitch)
         return;
     tensor->strides[0] = 1;
     tensor->strides[1] = row->pitch(tensor->dtype, tensor->shape[0]);
+}
+
+int mmf_prepack_borrowed_align(int layout)
+{
+    return row_of(layout)->align;
 }
 
 mmf_status mmf_prepack(int layout, const mmf_weight *weight, void *packed)

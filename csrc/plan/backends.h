@@ -10,10 +10,11 @@
 #include "gpu/siblings.h"
 #include "problem/problem.h"
 
-/* The id of a prepacked layout for a weight (K, N) by name ("auto": the best for the device, and on
- * the CPU for the kernels that may run), or VALUE_ERROR; NOT_IMPLEMENTED where the device cannot
- * pack. */
-mmf_status mmf_prepack_layout(const mmf_tensor *weight, const char *name, int *layout);
+/* The id of a prepacked layout for a weight (K, N), or for one that holds two streams, by name
+ * ("auto": the best for the device, and on the CPU for the kernels that may run), or VALUE_ERROR;
+ * NOT_IMPLEMENTED where the device cannot pack. argument: what errors call the weight. */
+mmf_status mmf_prepack_layout(const mmf_tensor *weight, int streams, const char *argument,
+                              const char *name, int *layout);
 const char *mmf_prepack_layout_name(int layout);
 
 /* Can bytes of a K x N weight be counted in any layout? Not of some broadcast views. */
@@ -22,8 +23,13 @@ bool mmf_prepack_has_size(int64_t k, int64_t n);
 /* Bytes that a K x N weight that has a size takes in a layout, a multiple of 64. */
 int64_t mmf_prepack_bytes(int layout, mmf_dtype dtype, int64_t k, int64_t n);
 
-/* Set the strides of a tensor (K, N) to those that kernels see, if the layout has strides. */
+/* Set the strides of a tensor (K, N) to those that kernels see, if the layout has strides; those of
+ * the memory, if that is compact. */
 void mmf_prepack_strides(int layout, mmf_tensor *tensor);
+
+/* The first address of a weight that another library prepared must be a multiple of so many bytes;
+ * 0: of this layout none may be borrowed. */
+int mmf_prepack_borrowed_align(int layout);
 
 /* Bring a weight into a layout (64-byte aligned), and back, without rounding; on a GPU in the order
  * of the weight's stream. Nothing happens where K or N is 0. */

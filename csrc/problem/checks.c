@@ -157,8 +157,9 @@ __attribute__((noinline)) static mmf_status check_operand(const mmf_request *r, 
 {
     const mmf_tensor *t = r->operand[operand], *out = r->operand[MMF_OUT];
     bool is_a = operand == MMF_A, is_c = operand == MMF_C;
-    bool read =
-        operand <= MMF_B_UP ? reads_products && (is_a || !r->terms.packed) : !is_c || reads_c;
+    bool read = operand <= MMF_B_UP ? reads_products && (is_a || !r->terms.packed ||
+                                                         (r->terms.packed & MMF_PACKED_COMPACT))
+                                    : !is_c || reads_c;
     if (!read)
         return MMF_OK;
     if (collides(out, t) && !(is_c && same_elements(out, t)))

@@ -394,6 +394,8 @@ void mmf_problem_set_out(mmf_problem *p, mmf_buffers *buffers, const mmf_request
     bool has_row = r->operand[MMF_A]->ndim > 1, has_col = r->operand[MMF_B]->ndim > 1;
     p->dtype[MMF_OUT] = (uint8_t)out->dtype;
     buffers->data[MMF_OUT] = out->data;
+    if (p->k == 0 && p->device.type != MMF_CPU)
+        p->packed = 0; /* nobody reads it */
     place_axes(out, p->batch_ndim, has_row, has_col, &p->strides[MMF_OUT]);
     p->features = (mmf_problem_gated(p) ? MMF_HAS(MMF_FEATURE_GATED) : 0) |
                   (p->packed ? MMF_HAS(MMF_FEATURE_PACKED) : 0) |

@@ -122,6 +122,10 @@ typedef struct mmf_terms {
  * up stream has them too. Kernels see a plain weight. */
 #define MMF_PACKED_STRIDED 0x80
 
+/* One with this bit takes the memory of a compact (K, N), which the tensor is; where gated, its two
+ * streams half of that each. It may be another's memory. */
+#define MMF_PACKED_COMPACT 0x40
+
 /* A K x N weight outside of a prepacked layout: what is packed, and unpacked to. */
 typedef struct mmf_weight {
     mmf_device device;

@@ -1,7 +1,7 @@
 # The public interface with full texts. What the extension says at run time (help()) is the short form of these.
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, Literal, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, final, overload
 
@@ -28,6 +28,7 @@ __all__ = [
     "Tuning",
     "__version__",
     "activations",
+    "as_prepacked",
     "explain",
     "gated_activations",
     "get_num_threads",
@@ -119,7 +120,7 @@ class PackedMatrix:
 
     It owns a copy, never changes and may be used by many threads at once. A pickle of it holds the plain weight, which
     is packed again when it is loaded; one on a GPU cannot be pickled. docs/prepack.md shows how a torch module holds
-    one beside its state_dict.
+    one beside its state_dict. One of `as_prepacked` holds another's array instead, whose changes show.
     """
 
     @property
@@ -358,23 +359,23 @@ def prepack(
 ) -> PackedMatrix:
     """Reorder a (K, N) weight once, so that calls with it as B need not.
 
-    On a CPU with AVX-512 it pays for any number of rows of A: panels are read as they are, and faster than a plain B
-    (1 and 4 to 6 rows of 16 bits: as fast). Without AVX-512 it pays where a call would reorder B itself: from 9 rows
-    on, and for fewer of float32 and float64; calls with 2 to 8 rows of a float16 or bfloat16 A read a plain B in place,
-    and may be slower with a prepacked one (at 4 rows 0.9x): time both. On a GPU it pays for weights that matrix kernels
-    refuse: interleaved gates, odd pitches, odd addresses.
-
     B: 2-D, any strides, one of the four dtypes; it is copied. A pair (gate, up) of one shape and dtype becomes one
     PackedMatrix with "halves". gate_layout: where the gate and up columns lie, if one weight holds both. layout:
-    "auto", or the name of a packed layout of B's device: on the CPU "panels64" or "pairs64" (of bfloat16, for CPUs
-    with AMX or AVX512_BF16), on a GPU "columns". On the CPU "auto" takes pairs64 for bfloat16 where the kernel that
-    large products run on reads it, nothing disables that kernel or forces another one on the thread, and the layout is
-    at most a tenth larger than panels64. On a GPU the copy is made on the current stream of B's library; until
-    that is done, a B that is not of torch or CuPy must live.
+    "auto", or the name of a packed layout of B's device: on the CPU "panels64" or "pairs64" (of bfloat16, for CPUs with
+    AMX or AVX512_BF16), on a GPU "columns", on some of AMD's also "preshuffle_16x16". docs/prepack.md says which of
+    them "auto" takes, what they hold and when prepacking pays. On a GPU the copy is made on the current stream of B's
+    library; until that is done, a B that is not of torch or CuPy must live.
 
-    Raises what matmul_fused raises for B; ValueError for an unknown layout or an odd number of gated columns;
-    NotImplementedError for a B of more than two axes, and on a GPU that cannot pack (docs/gpu.md); DeviceError while
-    the stream is being captured.
+    Raises what matmul_fused raises for B; ValueError for an unknown layout, for sizes and dtypes that it does not hold,
+    and for an odd number of gated columns; NotImplementedError for a B of more than two axes, on a GPU that cannot pack
+    (docs/gpu.md), and where no kernel for B's device reads the layout; DeviceError while the stream is being captured.
+    """
+
+def as_prepacked(tensor: _Operand, shape: Sequence[SupportsIndex], *, layout: str = "preshuffle_16x16") -> PackedMatrix:
+    """A weight (K, N) that another library shuffled for AMD GPUs, as a PackedMatrix: pass it as B (docs/prepack.md).
+
+    tensor: on an AMD GPU, 16-bit, C-contiguous, at a multiple of 16 bytes, of any shape; it is kept, not copied, and
+    what is written into it shows. shape: (K, N), multiples of 32 and 16. Raises what prepack raises.
     """
 
 def set_num_threads(n: SupportsIndex, /) -> None:

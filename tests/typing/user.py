@@ -23,6 +23,7 @@ b = np.ones((3, 4), dtype=np.float32)
 bias = np.ones(4, dtype=np.float32)
 halves = np.ones((2, 4), dtype=np.float16)
 packed = mf.prepack(b)
+borrowed = mf.as_prepacked(b, b.shape)
 
 assert_type(mf.matmul_fused(a, b), NDArray[np.float32])
 assert_type(mf.matmul_fused(a, b, bias, "relu"), NDArray[np.float32])

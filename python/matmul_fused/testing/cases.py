@@ -15,7 +15,7 @@ from typing import Any
 
 from .covering import Rule, Space
 from .formulas import ACTIVATIONS, GATED, spellings
-from .gpu_cases import IN_CHUNKS, SIZES, TAKES, TILED, TILED_CHUNKS, TILED_OF
+from .gpu_cases import IN_CHUNKS, PRESHUFFLE, SIZES, TAKES, TILED, TILED_CHUNKS, TILED_OF, TILED_SHUFFLED
 from .rounding import DTYPES, have_bfloat16
 
 # Leading axes of A and B; "vector": a 1-D operand.
@@ -102,6 +102,8 @@ RULES: tuple[Rule, ...] = (
     ("batch", "activation", lambda b, act: BATCHES[b][1] == "vector" and _gated(act)),
     ("batch", "gate_layout", lambda b, gate: BATCHES[b][1] == "vector" and bool(gate)),
     ("batch", "prepack", lambda b, pack: pack and BATCHES[b][1] != ()),
+    ("n", "prepack", lambda n, pack: pack == PRESHUFFLE and n % 16),
+    ("k", "prepack", lambda k, pack: pack == PRESHUFFLE and k % 32),
     *(("batch", kind, lambda b, how: how == "column" and _result_rank(b) < 2) for kind in ("bias", "c", "multiply")),
     ("c", "beta", lambda c, beta: not c and beta is not None),
     ("c", "activation", lambda c, act: c == "inplace" and _gated(act)),  # C is wider than out
@@ -145,7 +147,7 @@ class Case:
     epilogue_view: str = "plain"
     preactivation: str = ""
     preactivation_view: str = "plain"
-    prepack: bool = False
+    prepack: bool | str = False  # or the name of a layout
     values: str = "normal"
     allow_tf32: bool = False
 
@@ -167,8 +169,8 @@ class Case:
         for name, value in (part.split("=") for part in rest):
             if name in ("alpha", "beta"):
                 values[name] = float(value)
-            elif name in ("prepack", "allow_tf32"):
-                values[name] = value == "True"
+            elif value == "True":
+                values[name] = True
             else:
                 values[name] = value
         return cls(**values)
@@ -220,7 +222,7 @@ class Case:
             "gated": self.gated,
             "out_dtype": bool(self.out_dtype),
             "aliasing": self.c == "inplace",
-            "prepack": self.prepack,
+            "prepack": bool(self.prepack),
             "empty": 0 in (self.m, self.n, self.k) or self.batch.startswith("empty"),
             "special_values": self.values in ("special", "large", "subnormal") or 0 in (self.alpha, self.beta),
             "batched": bool(self.batch) and not _vector(self.batch),
@@ -304,6 +306,10 @@ def gpu_sample(kernel: str, seed: int) -> list[Case]:
         for m, n, k in TILED_OF.get(kernel, TILED_CHUNKS if kernel in IN_CHUNKS else TILED):
             fixed = {"dtype": dtype, "batch": "", "values": "normal", "alpha": rng.choice((1.0, 0.5, -1.25, 0.3))}
             cases.append(Case(**{**everything.random_row(rng, {**large, **fixed}), "m": m, "n": n, "k": k}))
+        for m, n, k in TILED_SHUFFLED if PRESHUFFLE in everything.features["prepack"] else ():
+            fixed = {"dtype": dtype, "batch": "", "values": "normal", "n": 256, "k": 256, "prepack": PRESHUFFLE}
+            fixed["alpha"] = rng.choice((1.0, 0.5, -1.25, 0.3))
+            cases.append(Case(**{**everything.random_row(rng, fixed), "m": m, "n": n, "k": k}))
     return cases
 
 

@@ -57,6 +57,7 @@ _CHUNKS = {  # lines of whole runs of 16 bytes
     "b_view": ("plain",),
     "allow_tf32": (False,),
 }
+PRESHUFFLE = "preshuffle_16x16"
 _SHORT = ("", "float16", "bfloat16")
 TAKES["gemm_wgmma"] = _CHUNKS | {"out_dtype": _SHORT, "preactivation": _SHORT, "batch": ("", "2", "a", "b")}
 TAKES["gemm_wgmma_pingpong"] = _CHUNKS | {
@@ -81,8 +82,14 @@ TAKES["gemm_gemv"] = {
     "a_view": ("plain",),
     "b_view": ("plain",),
 }
+_SHUFFLES = {  # n of whole blocks by 16, k of whole fragments by 32
+    "n": (32, 48, 80, 144, *_EIGHTS),
+    "k": (32, 96, 160, *_EIGHTS),
+    "layout": ("NN", "NT"),
+    "prepack": (False, True, PRESHUFFLE),
+}
 for _family in ("gemm_pingpong", "gemm_pingpong_staged", "gemm_thin"):
-    TAKES[_family] = _CHUNKS | {"layout": ("NN", "NT")}
+    TAKES[_family] = _CHUNKS | _SHUFFLES
 TAKES["gemm_wmma"] = _CHUNKS | {
     "m": (1, 7, 17, 64, 72, 128, 136),  # tiles of 64 to 256, steps of 32
     "n": (8, 24, 64, 72, 128, 136, 264),
@@ -93,7 +100,7 @@ TAKES["gemm_wmma"] = _CHUNKS | {
     "preactivation": _SHORT,
 }
 TAKES["gemm_thin"] |= {  # the right half of 64 is cut, too
-    "n": (4, 8, 12, 16, 24, 40, 48, 64, 72, 128, 136, 256, 264),
+    "n": (4, 8, 12, 16, 24, 32, 40, 48, 64, 72, 80, 128, 136, 256, 264),
     "k": (*_EIGHTS, 4, 12, 132, 260),
     "dtype": ("float16", "bfloat16", "float32", "float64"),
 }
@@ -123,6 +130,7 @@ TILED_CHUNKS = (
     (3, 72, 2056),
     (2100, 24, 8),
 )
+TILED_SHUFFLED = ((577, 80, 32), (1153, 48, 64), (257, 256, 96), (130, 272, 160), (7, 16, 1056), (3, 80, 2080))
 _MANY_PIECES = ((130, 264, 72), (257, 72, 136), (7, 8, 1544), (3, 72, 4104))  # these are for few tiles
 TILED_OF: dict[str, tuple[tuple[int, int, int], ...]] = {
     "gemm_gemv": ((1, 264, 2056), (2, 72, 4104), (3, 130, 1032), (4, 1000, 512), (1, 4099, 64), (4, 24, 16392)),

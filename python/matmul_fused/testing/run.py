@@ -73,9 +73,10 @@ def call_arguments(inputs: Inputs, xp: Transfer, library: Any) -> tuple[dict[str
         array = arrays[name]
         if not case.prepack:
             return array
-        if case.gate_layout in ("", "pair"):
-            return library.prepack(array)
-        return library.prepack(array, gate_layout=gate or "halves")
+        keywords = {} if case.gate_layout in ("", "pair") else {"gate_layout": gate or "halves"}
+        if case.prepack is not True:
+            keywords["layout"] = case.prepack
+        return library.prepack(array, **keywords)
 
     def pair(name: str, get: Any) -> Any:
         if name not in operands and name not in numbers:

@@ -23,6 +23,7 @@
 
 #include "gpu/kernels/cdna/finish.h"
 #include "gpu/kernels/cdna/piece.h"
+#include "gpu/kernels/cdna/preshuffled.h"
 
 typedef this_row row;
 
@@ -43,7 +44,9 @@ enum {
     LOAD_BYTES = LOAD_LINES * LINE, /* of them */
     A_LOADS = HALF_M / LOAD_LINES,  /* of a thread from half of A, and */
     B_LOADS = PART_N / LOAD_LINES,  /* from a part of B */
-    B_ALONG_K = row::layout == LAYOUT_NT,
+    B_SHUFFLED = row::layout == LAYOUT_NP,
+    B_ALONG_K = row::layout == LAYOUT_NT || B_SHUFFLED,
+    ONE_STEP = row::layout == LAYOUT_NT, /* from step to step of k are as many bytes of A as of B */
     /* Without loads straight to LDS, and a block of rows in each half, B is most of what is read,
      * more than LDS gives in a phase. There the first phase reads A and all of B but a part, the
      * second one this part, and either multiplies half of the blocks. */
@@ -64,7 +67,7 @@ static_assert(HALF_ROWS == 16 || HALF_ROWS == 32 || HALF_ROWS == 64,
 static_assert(A_LOADS * LOAD_LINES == HALF_M && B_LOADS * LOAD_LINES == PART_N &&
                   row::tile_k == LINE_K,
               "whole loads");
-static_assert(row::layout == LAYOUT_NT || row::layout == LAYOUT_NN, "lines of A are along k");
+static_assert(B_ALONG_K || row::layout == LAYOUT_NN, "lines of A are along k");
 
 /* Where the halves of A or of B lie: two operands only of a gate. */
 struct halves {
@@ -81,6 +84,7 @@ struct halves {
  * matrix, the last ones stand for them, so that every address is inside; their sums are not stored.
  */
 template <bool AlongK, int Half> struct half_tile {
+    enum { LINES = Half };
     descriptor memory;
     unsigned pitch;  /* bytes from line to line; not AlongK: from k to k */
     int first, most; /* the part's first line, and the last at which a chunk may begin */
@@ -116,6 +120,39 @@ template <bool AlongK, int Half> struct half_tile {
     __attribute__((device, always_inline)) unsigned step() const
     {
         return AlongK ? (unsigned)LINE : pitch * LINE_K;
+    }
+};
+
+/* The same of the columns of a preshuffled B, of which a tile has whole blocks. */
+template <int Half> struct half_of_blocks {
+    enum { LINES = Half };
+    descriptor memory;
+    unsigned pitch; /* bytes from block to block */
+    int first, most;
+
+    __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t,
+                                                      int h, const halves &operands,
+                                                      long long begin, int count)
+    {
+        pitch = (unsigned)args.k * BLOCK_K_BYTES;
+        first = operands.left == operands.right ? h * Half : 0;
+        most = count - 1;
+        memory = __builtin_amdgcn_make_buffer_rsrc(
+            t.matrix(operands.of(h)) + begin * args.k * 2 + place_in_block(0, k_begin(args)), 0,
+            (int)((unsigned)most / BLOCK_COLUMNS * pitch + place_in_block(0, k_count(args))),
+            RAW_BUFFER);
+    }
+
+    __attribute__((device, always_inline)) unsigned offset(int at, int k) const
+    {
+        const int there = first + at;
+        const unsigned line = (unsigned)(there < most ? there : most);
+        return line / BLOCK_COLUMNS * pitch + place_in_block(line, (unsigned)k);
+    }
+
+    __attribute__((device, always_inline)) unsigned step() const
+    {
+        return LINE_K * BLOCK_K_BYTES;
     }
 };
 
@@ -204,6 +241,9 @@ template <class A, class B> struct choose<false, A, B> {
     typedef B type;
 };
 
+/* A part of B. */
+typedef choose<B_SHUFFLED, half_of_blocks<PART_N>, half_tile<B_ALONG_K, PART_N>>::type b_part;
+
 /* The compiler cannot compute the value anew in a loop. */
 MMF_DEVICE void keep(unsigned &value)
 {
@@ -231,8 +271,8 @@ struct step_offset {
     }
 };
 
-/* Of A and of B: one where both have lines along k. The halves of B have one pitch where its lines
- * run across k. */
+/* Of A and of B: one where both have plain lines along k. The halves of B have one pitch where its
+ * lines run across k. */
 struct step_offsets {
     step_offset of_a, of_b;
     unsigned steps; /* of k */
@@ -243,19 +283,19 @@ struct step_offsets {
         steps = (k + LINE_K - 1) / LINE_K;
         left = (int)(k - (steps - 1) * LINE_K);
         of_a.start(steps, a_step);
-        if (!B_ALONG_K)
+        if (!ONE_STEP)
             of_b.start(steps, b_step);
     }
 
     __attribute__((device, always_inline)) const step_offset &b() const
     {
-        return B_ALONG_K ? of_a : of_b;
+        return ONE_STEP ? of_a : of_b;
     }
 
     __attribute__((device, always_inline)) void advance()
     {
         of_a.advance();
-        if (!B_ALONG_K)
+        if (!ONE_STEP)
             of_b.advance();
     }
 };

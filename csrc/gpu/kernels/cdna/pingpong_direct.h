@@ -49,10 +49,10 @@ struct row_chunks {
 };
 static_assert(B_ALONG_K || ROW_CHUNKS == 4 || ROW_CHUNKS == 8 || ROW_CHUNKS == 16, "swizzle_row()");
 
-/* Loads of A or B: Loads of a thread from each of Parts parts of Half lines. to: where those of
- * this wave go, in stage 0. */
-template <bool AlongK, int Half, int Loads, int Parts, class Chunks> struct loads {
-    half_tile<AlongK, Half> of[Parts];
+/* Loads of A or B: Loads of a thread from each of Parts parts. to: where those of this wave go, in
+ * stage 0. */
+template <class Part, int Loads, int Parts, class Chunks> struct loads {
+    Part of[Parts];
     unsigned offset[Parts][Loads];
     local to;
 
@@ -72,7 +72,7 @@ template <bool AlongK, int Half, int Loads, int Parts, class Chunks> struct load
 
     __attribute__((device, always_inline)) static constexpr int place(int stage, int h, int i)
     {
-        return stage * STAGE_BYTES + h * Half * LINE + i * LOAD_BYTES;
+        return stage * STAGE_BYTES + h * Part::LINES * LINE + i * LOAD_BYTES;
     }
 
     __attribute__((device, always_inline)) void load(int stage, int h, int i, unsigned k_at) const
@@ -170,9 +170,8 @@ template <> struct column_places<false> {
 
 /* What a wave knows in the main loop. */
 struct main_loop : wave_products<!B_ALONG_K> {
-    loads<true, HALF_M, A_LOADS, 2, line_chunks> a_loads;
-    loads<B_ALONG_K, PART_N, B_LOADS, PARTS, choose<B_ALONG_K, line_chunks, row_chunks>::type>
-        b_loads;
+    loads<half_tile<true, HALF_M>, A_LOADS, 2, line_chunks> a_loads;
+    loads<b_part, B_LOADS, PARTS, choose<B_ALONG_K, line_chunks, row_chunks>::type> b_loads;
     local lines;
     fragment_places<true> a_places[STAGES];
     column_places<B_ALONG_K> b_places[STAGES];

@@ -38,12 +38,12 @@ MMF_DEVICE void turn(unsigned &at)
     keep(at);
 }
 
-/* Chunks of lines along k on their way: Loads of a thread from each of Parts parts of Half lines,
- * to `at` in shared memory. The second phase reads the last Late parts, the first one the rest.
- * Turns: the last part takes two places in turns. */
-template <int Half, int Loads, int Parts, int Late, bool Turns> struct staged_lines {
+/* Chunks of lines along k on their way: Loads of a thread from each of Parts parts, to `at` in
+ * shared memory. The second phase reads the last Late parts, the first one the rest. Turns: the
+ * last part takes two places in turns. */
+template <class Part, int Loads, int Parts, int Late, bool Turns> struct staged_lines {
     enum { SOON = Parts - Late };
-    half_tile<true, Half> of[Parts];
+    Part of[Parts];
     unsigned offset[Parts][Loads];
     chunk next[Parts][Loads];
     unsigned at, last;
@@ -87,7 +87,7 @@ template <int Half, int Loads, int Parts, int Late, bool Turns> struct staged_li
 
     __attribute__((device, always_inline)) void put(local lines, int h) const
     {
-        const unsigned to = Turns && h == Parts - 1 ? last : at + h * Half * LINE;
+        const unsigned to = Turns && h == Parts - 1 ? last : at + h * Part::LINES * LINE;
         MMF_UNROLL
         for (int i = 0; i < Loads; i++)
             *(MMF_LOCAL chunk *)(lines + (to + i * LOAD_BYTES)) = next[h][i];
@@ -140,8 +140,8 @@ template <int Half, int Loads, int Parts, int Late, bool Turns> struct staged_li
 
 /* What a wave knows in the main loop. */
 struct main_loop : wave_products<false> {
-    staged_lines<HALF_M, A_LOADS, 2, !ACROSS, false> a_chunks;
-    choose<B_ALONG_K, staged_lines<PART_N, B_LOADS, PARTS, ACROSS && !TWICE, TWICE>,
+    staged_lines<half_tile<true, HALF_M>, A_LOADS, 2, !ACROSS, false> a_chunks;
+    choose<B_ALONG_K, staged_lines<b_part, B_LOADS, PARTS, ACROSS && !TWICE, TWICE>,
            staged_rows>::type b_chunks;
     local lines;
     fragment_places<true> a_places;

@@ -12,12 +12,14 @@
 #include "gpu/kernels/cdna/fragment.h"
 #include "gpu/kernels/cdna/memory.h"
 #include "gpu/kernels/cdna/piece.h"
+#include "gpu/kernels/cdna/preshuffled.h"
 
 typedef this_row row;
 
 enum {
     WAVES = row::threads / 64,
-    ALONG_K = row::layout == LAYOUT_NT, /* B's lines */
+    SHUFFLED = row::layout == LAYOUT_NP,            /* B */
+    ALONG_K = row::layout == LAYOUT_NT || SHUFFLED, /* B's lines */
     A_BLOCKS = row::tile_m / 16,
     B_BLOCKS = row::tile_n / 16,            /* gated: the first half of gate, the second of up */
     PART_K = 4 * CHUNK_K,                   /* of 16 lanes each a chunk */
@@ -27,7 +29,7 @@ enum {
     WAVE_SUMS = row::tile_m * PITCH,
     SUM_THREADS = row::tile_n / 4, /* of a row, when the sums of waves are added */
 };
-static_assert(row::layout == LAYOUT_NT || row::layout == LAYOUT_NN, "lines of A along k");
+static_assert(ALONG_K || row::layout == LAYOUT_NN, "lines of A along k");
 static_assert(B_BLOCKS == (ALONG_K ? 2 : 4), "halves of a block, or of two");
 typedef products<row::operands> product;
 typedef product::real real;
@@ -101,11 +103,41 @@ template <> struct lane_sums<double> {
     }
 };
 
+/* The same of a preshuffled B: this lane's column of 16, which are whole. Beyond the tile's last
+ * block the first one stands for it. */
+template <bool Once> struct lane_of_shuffled {
+    descriptor memory;
+    unsigned at;
+
+    /* line: k of the matrix. */
+    __attribute__((device, always_inline)) void start(char *matrix, long long line, long long begin,
+                                                      int count, int first, unsigned k_end)
+    {
+        memory = bounded(matrix + (begin + (first < count ? first : 0)) * line * 2,
+                         k_end * BLOCK_K_BYTES);
+        at = place_in_block(thread_id() & 15, 0);
+    }
+
+    __attribute__((device, always_inline)) chunk load(unsigned k, unsigned k_end) const
+    {
+        return __builtin_amdgcn_raw_buffer_load_b128(
+            memory, (int)(k < k_end ? at + k * BLOCK_K_BYTES : NOWHERE), 0, Once ? 2 : 0);
+    }
+};
+
+template <bool Shuffled, bool Once> struct lane_of_columns {
+    typedef lane_of_block<Once> type;
+};
+template <bool Once> struct lane_of_columns<true, Once> {
+    typedef lane_of_shuffled<Once> type;
+};
+
 template <bool AlongK> struct columns_of;
 
 /* B with lines along k. */
 template <> struct columns_of<true> {
-    lane_of_block<row::tile_m == 16> of[2]; /* more rows: other tiles may read it, too */
+    /* More than 16 rows: other tiles may read it, too. */
+    lane_of_columns<SHUFFLED, row::tile_m == 16>::type of[2];
 
     struct part {
         chunk of[2];
@@ -119,11 +151,12 @@ template <> struct columns_of<true> {
     __attribute__((device, always_inline)) void start(const mmf_gemm_args &args, const tile &t)
     {
         const int up = args.gated ? MMF_GEMM_B_UP : MMF_GEMM_B;
-        const unsigned k_end = k_count(args), begin = k_begin(args) * ELEMENT;
-        of[0].start(t.matrix(MMF_GEMM_B) + begin, args.strides[MMF_GEMM_B].col, t.n0, t.cols, 0,
-                    k_end);
-        of[1].start(t.matrix(up) + begin, args.strides[up].col, t.n0, t.cols, args.gated ? 0 : 16,
-                    k_end);
+        const unsigned k_end = k_count(args);
+        const unsigned begin = k_begin(args) * (SHUFFLED ? (int)BLOCK_K_BYTES : (int)ELEMENT);
+        const long long line = SHUFFLED ? args.k : args.strides[MMF_GEMM_B].col;
+        of[0].start(t.matrix(MMF_GEMM_B) + begin, line, t.n0, t.cols, 0, k_end);
+        of[1].start(t.matrix(up) + begin, SHUFFLED ? args.k : args.strides[up].col, t.n0, t.cols,
+                    args.gated ? 0 : 16, k_end);
     }
 
     __attribute__((device, always_inline)) void load(part &to, unsigned k, unsigned k_end) const

@@ -6,7 +6,7 @@
 #include "gpu/kernels/common/device.h"
 
 /* One type per row: its numbers at compile time. */
-enum { LAYOUT_ANY, LAYOUT_NN, LAYOUT_NT, LAYOUT_TN, LAYOUT_TT };
+enum { LAYOUT_ANY, LAYOUT_NN, LAYOUT_NT, LAYOUT_TN, LAYOUT_TT, LAYOUT_NP };
 #define MMF_GPU_KERNEL(name, family, operands_, tile_m_, tile_n_, tile_k_, threads_, lds_,         \
                        layout_, targets)                                                           \
     struct row_##name {                                                                            \
