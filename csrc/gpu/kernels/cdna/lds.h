@@ -16,13 +16,10 @@ enum {
 
 /* The 16 lanes of a fragment read lines 8 (i / 4) + i % 4, plus 4 for an odd block: the first two
  * terms tell 8 neighbours apart. AlongK is false where lines are written transposed, 16 threads
- * at once to lines 16 apart: the third term tells these apart. Lines 0-3 and 16-19 of a fragment
- * may be read at once on gfx950, at chunks that differ in bit 0: of these lines it differs in bit
- * 1. */
+ * at once to lines 16 apart: the third term tells these apart. */
 template <bool AlongK> MMF_DEVICE unsigned swizzle(unsigned line)
 {
-    const unsigned sixteens = (line >> 4 & 1) << 1 | (line >> 5 & 1);
-    return (line & 3) ^ (line >> 3 & 1) << 2 ^ (AlongK ? 0 : sixteens);
+    return (line & 3) ^ (line >> 3 & 1) << 2 ^ (AlongK ? 0 : line >> 4 & 3);
 }
 
 /* Where chunk c of a line lies. */
