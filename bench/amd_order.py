@@ -212,7 +212,7 @@ What stream-K would give over the picked rows, modelled: the mean by M, and the 
 {markdown(("part", "M", "mean", "most", "of"), waves)}
 
 It would do so where rows of split-K have their sums added by a launch of {LAUNCH * 1e6:g} us, by the one that brings
-them; of the last wave of large products a launch of its own gives most of it, without a kernel more."""
+them."""
 
 
 def main() -> int:

@@ -1,8 +1,7 @@
 /* Floats of 8, 6 and 4 bits, and their conversions. The scaled ones (gfx950) take the exponent of a
  * float32 as the scale. Path of a launch: the loop of run.c, class VALU.
  *
- * Left out, and so fatal: stochastic rounding, of which the pseudo-code and AMD's headers say
- * different things, and conversions of 32 elements at once. */
+ * Left out, and so fatal: stochastic rounding and conversions of 32 elements at once. */
 #include "narrow.h"
 
 #include "matrix.h"
