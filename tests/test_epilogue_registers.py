@@ -24,6 +24,7 @@ SIZES = ((1, 8, 24), (5, 24, 0), (130, 136, 40), (70, 264, 65), (128, 128, 64))
 SIZES += () if os.environ["MMF_TEST_SIMULATED"] else ((264, 136, 1096), (136, 520, 200))
 CHUNKS = ((1, 8, 24), (5, 24, 8), (130, 136, 40), (70, 264, 64), (300, 128, 72))  # lines of whole 16 bytes
 FEW_ROWS = ((1, 8, 24), (4, 24, 8), (2, 136, 40), (3, 264, 1032), (1, 72, 2056))
+SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 BIASES = (("", ""), ("row", ""), ("row", "float32"), ("column", ""), ("column", "float32"), ("scalar", ""))
 
 OF_DEVICE = () if DEVICE == "cpu" else kernels_for("cuda" if DEVICE == "stub" else DEVICE)
@@ -70,9 +71,14 @@ def cases(dtype, full, tile, seed):
     if "gemv" in tile:
         rows = 1 if "_1x" in tile else 4
         sizes, layouts = [(min(m, rows), n, k) for m, n, k in FEW_ROWS], ("NT",)
-    layouts = [layout for layout in layouts if not chunks or f"{tile}_f16_{layout.lower()}" in ROWS]
-    family = tile.rpartition("_")[0]
-    tiles = [other for other in KERNELS if chunks and other.rpartition("_")[0] == family] or [tile]
+    family, of_dtype = tile.rpartition("_")[0], SHORT[dtype]
+    layouts = [layout for layout in layouts if not chunks or f"{tile}_{of_dtype}_{layout.lower()}" in ROWS]
+    tiles = [
+        other for other in KERNELS if other.rpartition("_")[0] == family and f"{other}_{of_dtype}_" in KERNELS[other]
+    ]
+    if chunks and tile not in tiles:
+        return
+    tiles = tiles if chunks else [tile]
     for number, feature in enumerate(features()):
         taking = [other for other in tiles if not ("gate_layout" in feature and takes_no_gate(other))]
         mine = taking if full else taking[(number // len(sizes) + seed) % len(taking) :][:1]

@@ -203,7 +203,8 @@ def calls_of(kernel, what, seed):
         case
         for case in gpu_sample(family_of(family, layout), seed)
         if case.dtype == operands
-        and (case.prepack == PRESHUFFLE if layout == SHUFFLES else layout in ("ANY", case.layout))
+        and (case.prepack == PRESHUFFLE) == (layout == SHUFFLES)
+        and layout in ("ANY", SHUFFLES, case.layout)
     ]
     cases = [case for case in cases if case.values != "special" and case.flops < 20_000_000]
     most = int(row.split("_")[2].partition("x")[0]) if family == "gemv" else math.inf  # rows
