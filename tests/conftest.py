@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where the operands of the sweeps lie: cpu; hip:gfx942 (or another part), simulated; stub, a stand-in "
         "CUDA driver; rocm or cuda, a real GPU (rocm:1: not the first). Other than cpu: only tests marked device run",
     )
+    group.addoption("--shard", default="1/1", metavar="I/N", help="of the tests every N-th, from the I-th on")
     group.addoption("--record-counts", action="store_true", help="rewrite tests/case_counts.json from this run")
 
 
@@ -55,6 +56,15 @@ def _seed() -> tuple[int, str]:
     except (OSError, subprocess.SubprocessError):
         return 0, "not a git checkout"
     return int(hashlib.sha256(commit.encode()).hexdigest()[:7], 16), f"commit {commit[:12]}"
+
+
+def _shard(config: pytest.Config) -> tuple[int, int]:
+    """(I, N) of --shard."""
+    text = config.getoption("shard")
+    first, slash, step = text.partition("/")
+    if not (slash and first.isdecimal() and step.isdecimal() and 1 <= int(first) <= int(step)):
+        raise pytest.UsageError(f"--shard {text}: it is I/N, as 1/4, 2/4, 3/4 and 4/4")
+    return int(first), int(step)
 
 
 class Accounts:
@@ -119,6 +129,7 @@ def _choose_device(device: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _shard(config)
     device = config.getoption("device")
     os.environ["MMF_TEST_DEVICE"] = _choose_device(device)
     os.environ["MMF_TEST_SIMULATED"] = os.environ["HIPSIM_DEVICES"] if device.startswith("hip") else ""
@@ -161,10 +172,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow, device = item.get_closest_marker("slow"), item.get_closest_marker("device")
         return (config.getoption("full") or not slow) and (config.getoption("device") == "cpu" or device is not None)
 
-    dropped = [item for item in items if not wanted(item)]
-    if dropped:
-        config.hook.pytest_deselected(items=dropped)
-        items[:] = [item for item in items if wanted(item)]
+    first, step = _shard(config)
+    kept = [item for item in items if wanted(item)][first - 1 :: step]
+    if len(kept) < len(items):
+        chosen = {id(item) for item in kept}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in chosen])
+        items[:] = kept
 
 
 @pytest.fixture(scope="session")
@@ -275,7 +288,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         results = {outcome: len(stats.get(outcome, ())) for outcome in ("passed", "failed", "error")}
         results["cases"] = sum(row["cases"] for row in accounts.worst.values())
         accounts.reports["simulated"] = [results | accounts.simulated]
+    first, step = _shard(config)
     folder = REPORTS if device == "cpu" else REPORTS / device.replace(":", "-")
+    if step > 1:
+        folder /= f"{first}of{step}"
     for name, rows in accounts.reports.items():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
