@@ -116,7 +116,7 @@ template <bool AlongK> struct reader {
     __attribute__((device, always_inline)) chunk read(local lines, int half,
                                                       unsigned lines_on) const
     {
-        const unsigned from = AlongK ? at[half] : at[half] ^ (lines_on >> 4 & 3) * 16;
+        const unsigned from = AlongK ? at[half] : at[half] ^ swizzle_of_16(lines_on) * 16;
         return *(MMF_LOCAL const chunk *)(lines + (from + lines_on * LINE));
     }
 };

@@ -14,12 +14,23 @@ enum {
     CHUNK_K = 16 / ELEMENT,  /* elements of a chunk */
 };
 
+/* The part of a swizzle that tells lines 16 apart from each other. gfx950 reads lines 0-3 and 16-19
+ * of a fragment at once, at chunks that differ in bit 0: there those lines differ in bit 1. */
+MMF_DEVICE constexpr unsigned swizzle_of_16(unsigned line)
+{
+#if defined(__gfx950__)
+    return (line >> 4 & 1) << 1 | (line >> 5 & 1);
+#else
+    return line >> 4 & 3;
+#endif
+}
+
 /* The 16 lanes of a fragment read lines 8 (i / 4) + i % 4, plus 4 for an odd block: the first two
  * terms tell 8 neighbours apart. AlongK is false where lines are written transposed, 16 threads
  * at once to lines 16 apart: the third term tells these apart. */
 template <bool AlongK> MMF_DEVICE unsigned swizzle(unsigned line)
 {
-    return (line & 3) ^ (line >> 3 & 1) << 2 ^ (AlongK ? 0 : line >> 4 & 3);
+    return (line & 3) ^ (line >> 3 & 1) << 2 ^ (AlongK ? 0 : swizzle_of_16(line));
 }
 
 /* Where chunk c of a line lies. */
