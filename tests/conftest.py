@@ -156,6 +156,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         "test_wgmma.py": "cuda",
         "test_mma.py": "cuda",
         "test_gemv.py": "cuda",
+        "test_mma_thin.py": "cuda",
         "test_repack.py": "cuda",
         "test_mutants.py": "hip",
         "test_large.py": "hip",

@@ -1,4 +1,4 @@
-"""Where gemm_gemv is chosen, what it refuses, and how it is launched; on the stand-in CUDA driver."""
+"""Where gemm_gemv and gemm_mma_thin are chosen, what they refuse, how they are launched; on the stand-in CUDA driver."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,6 @@ def reasons(*operands, **arguments):
     [
         (1, 16384, 256, np.float16, "gemm_gemv_1x16x512_f16_nt"),
         (1, 72, 4096, np.float16, "gemm_gemv_1x16x1024_f16_nt"),
-        (2, 64, 1024, np.float16, "gemm_gemv_4x16x1024_f16_nt"),
         (1, 264, 1024, np.float32, "gemm_gemv_1x16x512_f32_nt"),
         (4, 264, 1024, np.float32, "gemm_gemv_4x16x512_f32_nt"),
     ],
@@ -45,8 +44,35 @@ def test_few_rows_are_taken(m, n, k, dtype, kernel):
     assert np.allclose(out, np.maximum(a.astype(float) @ w.T, 0), rtol=4e-3, atol=0.1)
 
 
-def test_more_rows_go_elsewhere():
-    assert mf.explain(DeviceArray(draw(5, 1024)), DeviceArray(draw(264, 1024).T)).family == "gemm_wgmma"
+@pytest.mark.parametrize(
+    ("m", "n", "k", "kernel"),
+    [
+        (2, 64, 1024, "gemm_mma_thin_16x32x512_f16_nt"),
+        (5, 64, 1024, "gemm_mma_thin_16x32x512_f16_nt"),
+        (16, 264, 1024, "gemm_mma_thin_16x32x512_f16_nt"),
+        (17, 264, 1024, "gemm_wgmma_64x128x64_f16_nt"),
+    ],
+)
+def test_more_rows(m, n, k, kernel):
+    a, w = DeviceArray(draw(m, k)), DeviceArray(draw(n, k).T)
+    assert mf.explain(a, w).kernel == kernel
+    if kernel.startswith("gemm_mma_thin"):
+        clear_log()
+        mf.matmul_fused(a, w)
+        (launch,) = calls("cuLaunchKernelEx")
+        assert launch.startswith(f"cuLaunchKernelEx({kernel}, {-(-n // 32)}, 256")
+
+
+def test_what_gemm_mma_thin_refuses():
+    def found(a, b, **arguments):
+        rows = mf.explain(DeviceArray(a), DeviceArray(b), **arguments).candidates
+        return {row.reason for row in rows if row.name == "gemm_mma_thin_16x32x512_f16_nt"}
+
+    assert found(draw(16, 64), draw(40, 64).T) == {None}
+    assert found(draw(17, 64), draw(40, 64).T) == {"takes M up to 16 and K from 1 to 1073741824"}
+    assert found(draw(8, 72)[:, :68], draw(40, 72)[:, :68].T) == {"takes K in multiples of 8"}
+    (reason,) = found(draw(8, 64), draw(40, 64).T, out_dtype="float32")
+    assert "truncate" in reason
 
 
 def test_gates_and_pairs():

@@ -1,5 +1,6 @@
-/* The family gemm_gemv: few rows of A times lines of B on Hopper and on AMD GPUs, as fast as memory
- * gives B. Path of a call: asked by the plan; run() ends in launch_plan.c. */
+/* The families gemm_gemv, on Hopper and on AMD GPUs, and gemm_mma_thin, on Hopper: few rows of A
+ * times lines of B, as fast as memory gives B. Path of a call: asked by the plan; run() ends in
+ * launch_plan.c. */
 #include "gpu/amd_tiles.h"
 #include "gpu/describe.h"
 
@@ -8,6 +9,7 @@
 
 enum { GFLOPS = (int)MMF_AMD_GFLOPS }; /* of a compute unit: what work() counts in */
 enum { LINE_ALIGN = 16 };              /* bytes: what a lane loads */
+enum { RUN = 8 };                      /* elements of 16 bits that a lane loads */
 enum { MAX_K = 1 << 30 };              /* kernels count k in 31 bits */
 enum { AMD_MAX_K = 1 << 28 };          /* and on AMD GPUs the bytes of a line */
 
@@ -66,7 +68,7 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
 static void hopper_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
     enum { THREADS_AT_ONCE = 768, FEWER_AT_ONCE = 512, BEST_STEPS = 4, DEEP = 2048 };
-    const double first = 1.5, step = kernel->tile_m == 1 ? 0.8 : 2.5, slower = 0.03;
+    const double first = 1.5, step = kernel->tile_m == 1 ? 0.8 : 3.0, slower = 0.03;
     const int threads = mmf_gpu_instances[kernel->instance].threads;
     const bool few = kernel->tile_m > 1 || kernel->tile_k == DEEP;
     const double at_once =
@@ -109,5 +111,42 @@ const mmf_family mmf_gpu_gemv = {
     .rows_independent_of_m = true,
     .same_bits = false, /* parts of k are as long as the row's tile_k says */
     .work = work,
+    .gflops_float = GFLOPS,
+};
+
+static bool supports_thin(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
+{
+    if (!supports(kernel, p, reason) || !mmf_gpu_gemm_may_truncate(p, reason))
+        return false;
+    if (p->k % RUN != 0) {
+        snprintf(reason, MMF_REASON_TEXT, "takes K in multiples of %d", RUN);
+        return false;
+    }
+    return true;
+}
+
+/* As hopper_work(); where B is large, gemm_wgmma is as fast or faster. */
+static void thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+{
+    enum { AT_ONCE = 2 }; /* workgroups of a unit */
+    const double first = 1.5, step = 1.32;
+    const double at_once = (double)mmf_gpu_units(p->device) * AT_ONCE;
+    if (at_once <= 0)
+        return;
+    const double turns = w->tiles <= at_once ? 1 : w->tiles / at_once;
+    const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
+    w->tiles = 1;
+    w->tile_flops = (first + turns * steps * step) * 1e3 * GFLOPS;
+}
+
+const mmf_family mmf_gpu_mma_thin = {
+    .name = "gemm_mma_thin",
+    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
+    .supports = supports_thin,
+    .configure = configure,
+    .run = mmf_gpu_gemm_run,
+    .rows_independent_of_m = true,
+    .work = thin_work,
     .gflops_float = GFLOPS,
 };

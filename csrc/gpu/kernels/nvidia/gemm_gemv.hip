@@ -16,17 +16,6 @@
 enum { THREADS_AT_ONCE = row::tile_m == 1 && AT_ONCE <= 2 ? 768 : 512 };
 static_assert(row::lds == PARTS * PART_SUMS * (int)sizeof(float) + TILE_BYTES, "kernels.def");
 
-/* The bias of the tile's columns comes to the last cache while products are summed. */
-MMF_DEVICE void prefetch_bias(const mmf_gemm_args &args, const tile &t)
-{
-    const int operand = MMF_GEMM_BIAS + thread_id();
-    if (thread_id() > args.gated || args.dtype[operand] == MMF_GEMM_ABSENT)
-        return;
-    const int size = element_size(args.dtype[operand]);
-    if (size && args.strides[operand].col == 1)
-        prefetch(t.matrix(operand) + t.n0 * size);
-}
-
 /* In every lane the sums of all lanes of its warp. */
 MMF_DEVICE void add_lanes(float (&sum)[row::tile_m][COLUMNS])
 {

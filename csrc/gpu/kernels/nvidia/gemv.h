@@ -4,19 +4,9 @@
 #define MMF_NVIDIA_GEMV_H
 
 #include "gpu/kernels/common/gemv_sums.h"
-#include "gpu/kernels/nvidia/ring.h"
+#include "gpu/kernels/nvidia/few_rows.h"
 
 enum { LINE = 128 }; /* bytes of a line of the last cache */
-
-/* 16 bytes that are read once: not kept in the first cache. In order with the others. */
-MMF_DEVICE mmf_uint4 load_once(const char *at)
-{
-    mmf_uint4 bits;
-    asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"((MMF_GLOBAL const char *)at));
-    return bits;
-}
 
 /* What a lane reads: from its k on, k of the whole runs being below `left`. */
 struct share_of_lane {
