@@ -70,12 +70,13 @@ mmf_status mmf_gpu_object_for(const mmf_device_object *object, const char *arch,
                         "%s cannot run %s of this build: it is in the place of %s's code, but not "
                         "for that GPU",
                         arch, object->file, object->arch);
-    *copy = malloc(size);
-    if (!*copy)
+    unsigned char *made = malloc(size);
+    if (!made)
         return mmf_fail(MMF_NO_MEMORY, "no memory for the code of %s as %s", object->arch, arch);
-    memcpy(*copy, object->begin, size);
+    memcpy(made, object->begin, size);
     header.e_flags = (header.e_flags & ~(Elf64_Word)MACHINE_MASK) | s->machine;
-    memcpy(*copy, &header, sizeof header);
-    rename_target(*copy, size, s);
+    memcpy(made, &header, sizeof header);
+    rename_target(made, size, s);
+    *copy = made;
     return MMF_OK;
 }
