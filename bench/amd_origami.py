@@ -147,16 +147,16 @@ def planned() -> None:
     for m in ROWS:
         for k, columns in sorted(WEIGHTS.items()):
             for n in columns:
-                a, b = memory[: m * k].reshape(m, k), memory[: n * k]
-                for layout, weight in (("NT", b.reshape(n, k).mT), ("NN", b.reshape(k, n))):
-                    found = mf.explain(a, weight)
-                    taking = [row.name for row in found.candidates if row.seconds is not None]
-                    call = {"size": (m, n, k), "layout": layout, "picked": found.kernel, "rows": taking}
-                    calls.append(call | {"seconds": found.seconds, "launches": found.launches})
+                a, weight = memory[: m * k].reshape(m, k), memory[: n * k].reshape(n, k).mT
+                found = mf.explain(a, weight)
+                taking = [row.name for row in found.candidates if row.seconds is not None]
+                call = {"size": (m, n, k), "picked": found.kernel, "rows": taking}
+                calls.append(call | {"seconds": found.seconds, "launches": found.launches})
     print(json.dumps({"units": device.properties["compute_units"], "calls": calls}))
 
 
-def plans(arch: str) -> dict[str, Any]:
+def answer(arch: str, program: str, option: str) -> Any:
+    """What a program of bench prints in a process whose only device is the simulated part."""
     sys.path.insert(0, str(ROOT / "tests"))
     from hipsim.build import build as build_simulator
 
@@ -165,9 +165,13 @@ def plans(arch: str) -> dict[str, Any]:
         "HIPSIM_DEVICES": arch,
         "PYTHONPATH": str(ROOT / "tests"),
     }
-    command = [sys.executable, __file__, "--plan"]
+    command = [sys.executable, ROOT / "bench" / program, option]
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)
+
+
+def plans(arch: str) -> dict[str, Any]:
+    return answer(arch, "amd_origami.py", "--plan")
 
 
 def workgroups(arch: str) -> dict[Tile, int]:
@@ -222,14 +226,14 @@ def verdict(ratios: list[float]) -> str:
 
 
 class Part:
-    """What both models say of a part. Calls are NT, but for `unused`."""
+    """What both models say of a part, of calls of layout NT."""
 
     def __init__(self, program: Path, arch: str) -> None:
         made = plans(arch)
         self.arch, self.units, held = arch, made["units"], workgroups(arch)
-        self.unused = unused(made["calls"])
-        self.generic = sum("simt" in call["picked"] for call in made["calls"] if call["layout"] == "NT")
-        self.calls = [c for c in made["calls"] if c["layout"] == "NT" and "simt" not in c["picked"]]
+        self.idle = answer(arch, "amd_rows.py", "--idle")
+        self.generic = sum("simt" in call["picked"] for call in made["calls"])
+        self.calls = [call for call in made["calls"] if "simt" not in call["picked"]]
         # Of tiles that we do not have: half of a unit's registers hold 32768 sums.
         other = {(m, n, STEP): min(8, 32768 // (m * n)) or 1 for m in SIDES for n in SIDES}
         self.tiles = other | held
@@ -290,12 +294,6 @@ class Part:
         return [call["ratio"] for call in self.calls if rows in (None, call["size"][0])]
 
 
-def unused(calls: list[dict[str, Any]]) -> list[str]:
-    """Rows that take some call and are picked for none, of the kernels that this comparison has."""
-    taking = {name for call in calls for name in call["rows"] if "simt" not in name}
-    return sorted(taking - {call["picked"] for call in calls})
-
-
 def short(kernel: str) -> str:
     family, tile = re.match(r"gemm_(\w+?)_(\d+x\d+x\d+)_", kernel).groups()
     return f"{family} {tile}"
@@ -327,7 +325,7 @@ def section(parts: list[Part], archive: str) -> str:
             worst.append((part.arch, size, *names, f"{call['ratio']:.2f}"))
     worst = [row for row in worst if row[-1] > "1.10"]
     wanted = [f"- {part.arch}: {', '.join(part.wanted()) or 'none'}." for part in parts]
-    idle = [f"- {part.arch}: {', '.join(f'`{name}`' for name in part.unused) or 'none'}." for part in parts]
+    idle = [f"- {part.arch}: {', '.join(f'`{name}`' for name in part.idle) or 'none'}." for part in parts]
     generic = ", ".join(f"{part.generic} on {part.arch}" for part in parts if part.generic) or "none"
     sizes = sum(map(len, WEIGHTS.values()))
     cut = {part.arch: [call["whole"] for call in part.calls if "whole" in call] for part in parts}
@@ -353,7 +351,8 @@ Tiles that would bring `best row / best tile` to {BAR:g}, each the one that help
 
 {chr(10).join(wanted)}
 
-Rows that no listed call picks, NT or NN, of those that take some (`gemm_mfma` is for calls that the others refuse):
+Rows that no listed call picks, of any dtype and layout, gated or not (`python bench/amd_rows.py`). `gemm_simt` and
+`gemm_mfma` are for calls that the others refuse, `gemm_gemv_4x16` is for 2 to 4 rows:
 
 {chr(10).join(idle)}
 
