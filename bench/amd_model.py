@@ -24,6 +24,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import amd_static
 from amd_static import Instruction, matrix_cycles
@@ -111,13 +112,14 @@ def gateless(tile: str) -> bool:
 
 
 def counted(tile: str) -> None:
-    """In a process of its own, whose only device is the part: prints a line for NT, one for NN, if there is one."""
+    """In a process of its own, whose only device is the part: prints a line for each of NT, NN and NP that there is."""
     import ml_dtypes
     import numpy as np
 
     import hipsim
     import matmul_fused as mf
     from matmul_fused.testing import force_kernel
+    from matmul_fused.testing.gpu_cases import PRESHUFFLE
 
     device, rng = hipsim.Device(0), np.random.default_rng(0)
     rows = [row for row in mf.info().gpu_kernels if row.startswith(f"{tile}_")]
@@ -127,14 +129,21 @@ def counted(tile: str) -> None:
     def counters(k: int, layout: str, bias: bool = False, activation: str | None = None) -> dict[str, int]:
         n = SIZE * (2 if activation == "swiglu" else 1)
         a, b, c = (rng.standard_normal(shape).astype(dtype) for shape in ((SIZE, k), (n, k), n))
-        weight = device.array(b).mT if layout == "NT" else device.array(np.ascontiguousarray(b.T))
+        weight: Any = device.array(np.ascontiguousarray(b.T)) if layout == "NN" else device.array(b).mT
+        added: Any = device.array(c) if bias else None
+        if layout == "NP" and n > SIZE:  # a gate's weights are packed one by one
+            weight = tuple(mf.prepack(half, layout=PRESHUFFLE) for half in (weight[:, :SIZE], weight[:, SIZE:]))
+            added = (added[:SIZE], added[SIZE:])
+        elif layout == "NP":
+            weight = mf.prepack(weight, layout=PRESHUFFLE)
+        device.synchronize()
         device.report()
         with force_kernel(f"{tile}_{operands}_{layout.lower()}"):
-            mf.matmul_fused(device.array(a), weight, device.array(c) if bias else None, activation)
+            mf.matmul_fused(device.array(a), weight, added, activation)
         device.synchronize()
         return device.report().counters
 
-    for layout in ("NT", "NN"):
+    for layout in ("NT", "NN", "NP"):
         if f"{tile}_{operands}_{layout.lower()}" not in rows:
             continue
         row, conflicts = [], 0

@@ -69,6 +69,8 @@ using hipError_t = int;
 inline hipError_t hipGetDeviceProperties(hipDeviceProp_t *, int) { return 1; }
 inline const char *hipGetErrorString(hipError_t) { return "there is no HIP here"; }
 """
+# RATE: of gfx90a Origami's table has bfloat16 at twice AMD's peak (16x16x16 in 16 cycles, which are 32 in AMD's matrix
+# instruction calculator), float16 right; AMD's peaks of both are the same.
 # GRID: a workgroup for every tile, as our kernels have it. A cache hint that does not suit a problem gives "never".
 LOOP = """#include "origami/gemm.hpp"
 #include <iostream>
@@ -86,7 +88,8 @@ int main()
     config_t tile;
     problem.a_transpose = transpose_t::T;
     problem.a_dtype = problem.b_dtype = problem.c_dtype = data_type_t::BFloat16;
-    problem.d_dtype = problem.mi_dtype = data_type_t::BFloat16;
+    problem.d_dtype = data_type_t::BFloat16;
+    problem.mi_dtype = part == hardware_t::architecture_t::gfx90a ? data_type_t::Half : problem.d_dtype; // RATE
     tile.grid_selection = grid_selection_t::data_parallel; // GRID
     dim3_t &size = problem.size;
     std::size_t pieces;
@@ -144,16 +147,16 @@ def planned() -> None:
     for m in ROWS:
         for k, columns in sorted(WEIGHTS.items()):
             for n in columns:
-                a, b = memory[: m * k].reshape(m, k), memory[: n * k]
-                for layout, weight in (("NT", b.reshape(n, k).mT), ("NN", b.reshape(k, n))):
-                    found = mf.explain(a, weight)
-                    taking = [row.name for row in found.candidates if row.seconds is not None]
-                    call = {"size": (m, n, k), "layout": layout, "picked": found.kernel, "rows": taking}
-                    calls.append(call | {"seconds": found.seconds, "launches": found.launches})
+                a, weight = memory[: m * k].reshape(m, k), memory[: n * k].reshape(n, k).mT
+                found = mf.explain(a, weight)
+                taking = [row.name for row in found.candidates if row.seconds is not None]
+                call = {"size": (m, n, k), "picked": found.kernel, "rows": taking}
+                calls.append(call | {"seconds": found.seconds, "launches": found.launches})
     print(json.dumps({"units": device.properties["compute_units"], "calls": calls}))
 
 
-def plans(arch: str) -> dict[str, Any]:
+def answer(arch: str, program: str, option: str) -> Any:
+    """What a program of bench prints in a process whose only device is the simulated part."""
     sys.path.insert(0, str(ROOT / "tests"))
     from hipsim.build import build as build_simulator
 
@@ -162,9 +165,13 @@ def plans(arch: str) -> dict[str, Any]:
         "HIPSIM_DEVICES": arch,
         "PYTHONPATH": str(ROOT / "tests"),
     }
-    command = [sys.executable, __file__, "--plan"]
+    command = [sys.executable, ROOT / "bench" / program, option]
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)
+
+
+def plans(arch: str) -> dict[str, Any]:
+    return answer(arch, "amd_origami.py", "--plan")
 
 
 def workgroups(arch: str) -> dict[Tile, int]:
@@ -219,14 +226,14 @@ def verdict(ratios: list[float]) -> str:
 
 
 class Part:
-    """What both models say of a part. Calls are NT, but for `unused`."""
+    """What both models say of a part, of calls of layout NT."""
 
     def __init__(self, program: Path, arch: str) -> None:
         made = plans(arch)
         self.arch, self.units, held = arch, made["units"], workgroups(arch)
-        self.unused = unused(made["calls"])
-        self.generic = sum("simt" in call["picked"] for call in made["calls"] if call["layout"] == "NT")
-        self.calls = [c for c in made["calls"] if c["layout"] == "NT" and "simt" not in c["picked"]]
+        self.idle = answer(arch, "amd_rows.py", "--idle")
+        self.generic = sum("simt" in call["picked"] for call in made["calls"])
+        self.calls = [call for call in made["calls"] if "simt" not in call["picked"]]
         # Of tiles that we do not have: half of a unit's registers hold 32768 sums.
         other = {(m, n, STEP): min(8, 32768 // (m * n)) or 1 for m in SIDES for n in SIDES}
         self.tiles = other | held
@@ -287,12 +294,6 @@ class Part:
         return [call["ratio"] for call in self.calls if rows in (None, call["size"][0])]
 
 
-def unused(calls: list[dict[str, Any]]) -> list[str]:
-    """Rows that take some call and are picked for none, of the kernels that this comparison has."""
-    taking = {name for call in calls for name in call["rows"] if "simt" not in name}
-    return sorted(taking - {call["picked"] for call in calls})
-
-
 def short(kernel: str) -> str:
     family, tile = re.match(r"gemm_(\w+?)_(\d+x\d+x\d+)_", kernel).groups()
     return f"{family} {tile}"
@@ -324,7 +325,7 @@ def section(parts: list[Part], archive: str) -> str:
             worst.append((part.arch, size, *names, f"{call['ratio']:.2f}"))
     worst = [row for row in worst if row[-1] > "1.10"]
     wanted = [f"- {part.arch}: {', '.join(part.wanted()) or 'none'}." for part in parts]
-    idle = [f"- {part.arch}: {', '.join(f'`{name}`' for name in part.unused) or 'none'}." for part in parts]
+    idle = [f"- {part.arch}: {', '.join(f'`{name}`' for name in part.idle) or 'none'}." for part in parts]
     generic = ", ".join(f"{part.generic} on {part.arch}" for part in parts if part.generic) or "none"
     sizes = sum(map(len, WEIGHTS.values()))
     cut = {part.arch: [call["whole"] for call in part.calls if "whole" in call] for part in parts}
@@ -350,7 +351,8 @@ Tiles that would bring `best row / best tile` to {BAR:g}, each the one that help
 
 {chr(10).join(wanted)}
 
-Rows that no listed call picks, NT or NN, of those that take some (`gemm_mfma` is for calls that the others refuse):
+Rows that no listed call picks, of any dtype and layout, gated or not (`python bench/amd_rows.py`). `gemm_simt` and
+`gemm_mfma` are for calls that the others refuse, `gemm_gemv_4x16` is for 2 to 4 rows:
 
 {chr(10).join(idle)}
 
@@ -373,6 +375,8 @@ Why they disagree, as far as the sources say:
   term. What AMD tuned for MI300X (ROCm/aiter, a8w8_bpreshuffle_tuned_gemm.csv, int8) has the smallest tiles that give
   no unit two, or one large tile for each: but its kernels read LDS under their products, which ours with one wave on a
   SIMD do not, so it does not say who is right here.
+- Origami's table of instructions has bfloat16 on gfx90a at twice AMD's peak, which would have matrix cores wait for
+  loads in small tiles. It is asked with the rate of float16, which is the peak of both.
 - Rows of split-K add their sums in a second launch, for which the plan counts 10 us; Origami has them added in the
   first one."""
 

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -398,13 +399,13 @@ def test_the_choice_beside_origamis(amd_origami, monkeypatch):
     """Rows are told by their tiles; a wanted tile is the one that helps most."""
     thin, square, wide = (f"gemm_{name}_bf16_nt" for name in ("thin_16x32x512", "mfma_128x128x64", "mfma_256x128x64"))
     calls = [
-        {"size": (16, 512, 1024), "layout": "NT", "picked": thin, "rows": [thin, square]},
-        {"size": (512, 512, 1024), "layout": "NT", "picked": square, "rows": [thin, square, wide]},
-        {"size": (512, 512, 1024), "layout": "NN", "picked": square, "rows": [square]},
+        {"size": (16, 512, 1024), "picked": thin, "rows": [thin, square]},
+        {"size": (512, 512, 1024), "picked": square, "rows": [thin, square, wide]},
     ]
     held = {(16, 32, 512): 4, (128, 128, 64): 2, (256, 128, 64): 1}
     latency = {(16, 32, 512): 30.0, (128, 128, 64): 15.0, (256, 128, 64): 12.0, (256, 256, 64): 10.0}
-    monkeypatch.setattr(amd_origami, "plans", lambda arch: {"units": 304, "calls": calls})
+    answers = {"amd_origami.py": {"units": 304, "calls": calls}, "amd_rows.py": [wide]}
+    monkeypatch.setattr(amd_origami, "answer", lambda arch, program, option: answers[program])
     monkeypatch.setattr(amd_origami, "workgroups", lambda arch: held)
     monkeypatch.setattr(
         amd_origami,
@@ -416,10 +417,18 @@ def test_the_choice_beside_origamis(amd_origami, monkeypatch):
     assert part.picked(16) == [30 / 15]
     assert part.grid() == [12 / 10]
     assert part.wanted() == ["256x256 (1.000)"]
-    assert part.unused == [wide]
     text = amd_origami.section([part], "archive")
+    assert f"- gfx942: `{wide}`." in text
     assert "| all | 1.581 (missed) | 1.200 (missed) |" in text
     assert "| gfx942 | 16x512x1024 | thin 16x32x512 | mfma 128x128x64 | 2.00 |" in text
+
+
+def test_rows_of_a_part():
+    rows = load("amd_rows", "msgpack", "elftools").rows_of("gfx90a")
+    assert "gemm_simt_64x64x16_f32_any" in rows  # of all parts
+    assert "gemm_thin_16x32x512_bf16_nt" in rows
+    assert not [row for row in rows if "_f16_" in row and re.search("mfma|pingpong|thin|wgmma", row)]
+    assert not [row for row in rows if "reduce" in row]
 
 
 def test_pieces_of_k_beside_origamis(amd_origami):

@@ -32,7 +32,7 @@ def configure(folder, *options):
 def test_cpu(tmp_path):
     configure(tmp_path, *C_TESTS)
     run(cmake(), "--build", tmp_path, "--parallel", 2)
-    for program in ("test_cpu", "test_deal", "test_problem", "test_xla"):
+    for program in ("test_cpu", "test_deal", "test_problem", "test_siblings", "test_xla"):
         assert ", 0 failed" in run(tmp_path / program)
 
 

@@ -33,6 +33,7 @@ PICKED = {
         (16, 5120, 8192): "gemm_thin_16x32x512",
         (64, 8192, 8192): "gemm_thin_32x32x512",
         (256, 4096, 4096): r"_(64|128|256)x(64|128|192|256)x64",  # twice as good as gemm_thin by AMD's model Origami
+        (256, 4096, 14336): "gemm_pingpong_staged_splitk_128x256x64",  # 32 tiles for 104 units
         (1024, 4096, 14336): r"_(64|128|256)x(128|192|256)x64",
         (4096, 4096, 4096): r"_(128|256)x(128|192|256)x64",
     },

@@ -9,21 +9,22 @@ from hip_support import account, simulator  # noqa: F401
 from matmul_fused.testing import force_kernel
 from support import check, draw
 
-FAMILIES = {
-    "gemm_thin_splitk": ("gfx942", 16, 256, 1100 // 8 * 8),
-    "gemm_pingpong_staged_splitk": ("gfx942", 70, 256, 328),
-    "gemm_pingpong_splitk": ("gfx950", 130, 264, 328),
-}
+FAMILIES = (
+    ("gemm_thin_splitk", "gfx942", "float16", 16, 256, 1100 // 8 * 8),
+    ("gemm_pingpong_staged_splitk", "gfx942", "float16", 70, 256, 328),
+    ("gemm_pingpong_staged_splitk", "gfx90a", "bfloat16", 70, 256, 328),
+    ("gemm_pingpong_splitk", "gfx950", "float16", 130, 264, 328),
+)
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=FAMILIES, ids=lambda row: f"{row[0]}-{row[1]}")
 def call(request):
     """The device, its family, and A, B^T, bias, C of NumPy; K is no multiple of the pieces."""
-    part, m, n, k = FAMILIES[request.param]
+    family, part, dtype, m, n, k = request.param
     shapes = {"a": (m, k), "w": (n, k), "bias": (n,), "c": (m, n)}
-    values = {name: draw(shape, "float16", seed) for seed, (name, shape) in enumerate(shapes.items())}
-    with force_kernel(request.param):
-        yield hipsim.Device(part), request.param, values
+    values = {name: draw(shape, dtype, seed) for seed, (name, shape) in enumerate(shapes.items())}
+    with force_kernel(family):
+        yield hipsim.Device(part), family, values
 
 
 def test_epilogue_on_the_whole_sum_and_the_same_bits(call):

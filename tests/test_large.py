@@ -69,7 +69,7 @@ ROWS = [
 
 # Kernels of whole lines of 16 bytes. Of whole chunks 256 lines lie within 2^31 bytes, so those of A or of B are many.
 CHUNKS = {
-    "gfx90a": ("gemm_thin",),
+    "gfx90a": ("gemm_pingpong_staged", "gemm_pingpong_staged_splitk", "gemm_thin"),
     "gfx942": ("gemm_pingpong_staged", "gemm_pingpong_staged_splitk", "gemm_thin", "gemm_thin_splitk"),
     "gfx950": ("gemm_pingpong", "gemm_pingpong_splitk", "gemm_thin"),
     "gfx1100": ("gemm_wmma", "gemm_wmma_thin"),

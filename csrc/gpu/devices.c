@@ -156,10 +156,9 @@ static mmf_status find_code(const mmf_gpu *gpu, int instance, const void **code,
     if (!object) {
         status = mmf_hiprtc_compile(gpu, instance, made);
     } else if (gpu->driver->type == MMF_ROCM && strcmp(object->arch, gpu->facts.arch)) {
-        *made = (char *)mmf_gpu_object_for(object, gpu->facts.arch);
-        if (!*made)
-            status = mmf_fail(MMF_NO_MEMORY, "no memory for the code of %s as %s", object->arch,
-                              gpu->facts.arch);
+        unsigned char *copy = NULL;
+        status = mmf_gpu_object_for(object, gpu->facts.arch, &copy);
+        *made = (char *)copy;
     }
     *code = *made ? *made : object ? (const char *)object->begin : NULL;
     return status;

@@ -1,6 +1,7 @@
-/* The families gemm_thin_splitk, gemm_pingpong_splitk (gfx950) and gemm_pingpong_staged_splitk
- * (gfx942): the matrix kernels with K cut into pieces, for fewer tiles than units. Path of a call:
- * asked by the plan; splitk.c makes the plan; run() ends in launch_plan.c. */
+/* The families gemm_thin_splitk (gfx942), gemm_pingpong_splitk (gfx950) and
+ * gemm_pingpong_staged_splitk (gfx90a, gfx942): the matrix kernels with K cut into pieces, for
+ * fewer tiles than units. Path of a call: asked by the plan; splitk.c makes the plan; run() ends in
+ * launch_plan.c. */
 #include "gpu/amd_tiles.h"
 #include "gpu/describe.h"
 #include "gpu/splitk.h"

@@ -56,22 +56,27 @@ static void rename_target(unsigned char *bytes, size_t size, const sibling *s)
             memcpy(bytes + i + before, s->arch, name);
 }
 
-unsigned char *mmf_gpu_object_for(const mmf_device_object *object, const char *arch)
+mmf_status mmf_gpu_object_for(const mmf_device_object *object, const char *arch,
+                              unsigned char **copy)
 {
     const sibling *s = find(arch);
     const size_t size = (size_t)(object->end - object->begin);
-    Elf64_Ehdr header;
-    if (!s || size < sizeof header)
-        return NULL;
-    memcpy(&header, object->begin, sizeof header);
-    if ((header.e_flags & MACHINE_MASK) != s->elder_machine)
-        return NULL;
-    unsigned char *copy = malloc(size);
-    if (!copy)
-        return NULL;
-    memcpy(copy, object->begin, size);
+    Elf64_Ehdr header = {.e_flags = 0};
+    *copy = NULL;
+    if (size >= sizeof header)
+        memcpy(&header, object->begin, sizeof header);
+    if (!s || (header.e_flags & MACHINE_MASK) != s->elder_machine)
+        return mmf_fail(MMF_DEVICE_ERROR,
+                        "%s cannot run %s of this build: it is in the place of %s's code, but not "
+                        "for that GPU",
+                        arch, object->file, object->arch);
+    unsigned char *made = malloc(size);
+    if (!made)
+        return mmf_fail(MMF_NO_MEMORY, "no memory for the code of %s as %s", object->arch, arch);
+    memcpy(made, object->begin, size);
     header.e_flags = (header.e_flags & ~(Elf64_Word)MACHINE_MASK) | s->machine;
-    memcpy(copy, &header, sizeof header);
-    rename_target(copy, size, s);
-    return copy;
+    memcpy(made, &header, sizeof header);
+    rename_target(made, size, s);
+    *copy = made;
+    return MMF_OK;
 }

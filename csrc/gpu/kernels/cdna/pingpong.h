@@ -168,6 +168,11 @@ struct line_chunks {
     {
         return (int)((thread_id() & 7) ^ swizzle<true>(thread_id() >> 3)) * 8;
     }
+
+    static __attribute__((device, always_inline)) unsigned slot()
+    {
+        return thread_id() * 16;
+    }
 };
 
 /* Products of a wave. */

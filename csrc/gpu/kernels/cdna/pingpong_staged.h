@@ -19,10 +19,14 @@
 enum {
     STEP_BYTES = B_LINES + (PARTS + TWICE) * B_PART,
     LAST_PART = B_LINES + (PARTS - 1) * B_PART, /* where it lies, or B_PART further on */
+    /* Of the chunks of A that it multiplies, a wave loads half itself, in the lanes that need them:
+     * it reads the others alone. LDS has no more to do than the matrix cores then. */
+    OWN = TWICE && PARTS == 2 && WAVES_M == 2 && A_LOADS == 1,
     /* A lane's chunks of B, and those of the last part that the first phase reads, so that both
-     * phases keep LDS as long: A's 4 and the other parts', beside the second one's, and writes. */
+     * phases keep LDS as long: A's and the other parts', beside the second one's, and writes. */
     CHUNKS = 4 * PARTS,
-    MORE_LATE = 4 + 2 * A_LOADS + PARTS * B_LOADS - CHUNKS,
+    A_READS = OWN ? 2 : 4,
+    MORE_LATE = 4 + 2 * A_LOADS + PARTS * B_LOADS - A_READS - (CHUNKS - 4),
     EARLY = TWICE && MORE_LATE > 0 ? MORE_LATE / 2 : 0,
     CHUNKS_SOON = CHUNKS - 4 * ACROSS + EARLY,
     /* The step lies where the tile's matrices do, unless the sums of a band take more. */
@@ -38,10 +42,42 @@ MMF_DEVICE void turn(unsigned &at)
     keep(at);
 }
 
+/* At once, so that the next load goes where this one went: else its value is copied once it comes.
+ */
+MMF_DEVICE void copy(const chunk &from, chunk &to)
+{
+    MMF_UNROLL
+    for (int d = 0; d < 4; d++) {
+        unsigned value;
+        asm volatile("v_mov_b32 %0, %1" : "=&v"(value) : "v"(from[d]));
+        to[d] = value;
+    }
+}
+
+/* A thread's chunk of lines of A, which its wave multiplies: of two waves beside each other the
+ * first one has the first half of k. */
+struct own_chunks {
+    static __attribute__((device, always_inline)) int line(int)
+    {
+        return block_line((thread_id() >> 6) / WAVES_N) + lane_line(thread_id() & 15);
+    }
+
+    static __attribute__((device, always_inline)) int k(int)
+    {
+        return ((thread_id() >> 6) % WAVES_N * 4 + (thread_id() & 63) / 16) * 8;
+    }
+
+    static __attribute__((device, always_inline)) unsigned slot()
+    {
+        return place<true>(line(0), k(0) / 8);
+    }
+};
+
 /* Chunks of lines along k on their way: Loads of a thread from each of Parts parts, to `at` in
- * shared memory. The second phase reads the last Late parts, the first one the rest. Turns: the
- * last part takes two places in turns. */
-template <class Part, int Loads, int Parts, int Late, bool Turns> struct staged_lines {
+ * shared memory, as Chunks says. The second phase reads the last Late parts, the first one the
+ * rest. Turns: the last part takes two places in turns. */
+template <class Part, class Chunks, int Loads, int Parts, int Late, bool Turns>
+struct staged_lines {
     enum { SOON = Parts - Late };
     Part of[Parts];
     unsigned offset[Parts][Loads];
@@ -52,14 +88,14 @@ template <class Part, int Loads, int Parts, int Late, bool Turns> struct staged_
                                                       const halves &operands, long long first,
                                                       int count, unsigned begin)
     {
-        at = begin + thread_id() * 16;
-        last = LAST_PART + thread_id() * 16;
+        at = begin + Chunks::slot();
+        last = LAST_PART + Chunks::slot();
         MMF_UNROLL
         for (int h = 0; h < Parts; h++) {
             of[h].start(args, t, h, operands, first, count);
             MMF_UNROLL
             for (int i = 0; i < Loads; i++)
-                offset[h][i] = of[h].offset(line_chunks::line(i), line_chunks::k(i));
+                offset[h][i] = of[h].offset(Chunks::line(i), Chunks::k(i));
         }
     }
 
@@ -80,7 +116,7 @@ template <class Part, int Loads, int Parts, int Late, bool Turns> struct staged_
     {
         MMF_UNROLL
         for (int i = 0; i < Loads; i++) {
-            const bool inside = line_chunks::k(i) < left;
+            const bool inside = Chunks::k(i) < left;
             next[h][i] = load_chunk<true>(of[h].memory, inside ? offset[h][i] + k_at : NOWHERE, 0);
         }
     }
@@ -140,19 +176,44 @@ template <class Part, int Loads, int Parts, int Late, bool Turns> struct staged_
 
 /* What a wave knows in the main loop. */
 struct main_loop : wave_products<false> {
-    staged_lines<half_tile<true, HALF_M>, A_LOADS, 2, !ACROSS, false> a_chunks;
-    choose<B_ALONG_K, staged_lines<b_part, B_LOADS, PARTS, ACROSS && !TWICE, TWICE>,
+    staged_lines<half_tile<true, HALF_M>, choose<OWN, own_chunks, line_chunks>::type, A_LOADS, 2,
+                 !ACROSS, false>
+        a_chunks;
+    choose<B_ALONG_K, staged_lines<b_part, line_chunks, B_LOADS, PARTS, ACROSS && !TWICE, TWICE>,
            staged_rows>::type b_chunks;
     local lines;
+    chunk own[2], rest[2]; /* OWN: of a half of A's rows, what the wave loaded, and the other half
+                            * of k */
+    bool second;           /* it loads the second one */
     fragment_places<true> a_places;
     fragment_places<B_ALONG_K> b_places, last_places; /* TWICE: of the last part */
 
     __attribute__((device, always_inline)) void read_a(int h)
     {
+        if (OWN) {
+            rest[h] = a_places.read(lines, 0, h * HALF_M);
+            return;
+        }
         MMF_UNROLL
         for (int i = 0; i < 2 * HALF_BLOCKS; i++) {
             const int k = i / HALF_BLOCKS, n = i % HALF_BLOCKS;
             a[k][ACROSS ? h : n] = a_places.read(lines, k, h * HALF_M + block_line(n));
+        }
+    }
+
+    /* OWN: which half of k read_a() reads, and what is multiplied. */
+    __attribute__((device, always_inline)) void begin_own(int wave)
+    {
+        second = wave % WAVES_N;
+        a_places.of.at[0] = second ? a_places.of.at[0] : a_places.of.at[1];
+    }
+
+    __attribute__((device, always_inline)) void place_own()
+    {
+        MMF_UNROLL
+        for (int h = 0; h < 2; h++) {
+            a[0][h] = second ? rest[h] : own[h];
+            a[1][h] = second ? own[h] : rest[h];
         }
     }
 
@@ -189,6 +250,9 @@ struct main_loop : wave_products<false> {
     __attribute__((device, always_inline)) void put_soon()
     {
         a_chunks.put_soon(lines);
+        MMF_UNROLL
+        for (int h = 0; OWN && h < 2; h++)
+            copy(a_chunks.next[h][0], own[h]);
         b_chunks.put_soon(lines);
     }
 
@@ -238,6 +302,8 @@ struct main_loop : wave_products<false> {
                 fetch_late(next);
             }
             wait_until<ANY_MEMORY, 0>();
+            if (OWN)
+                place_own();
             meet();
             this->template multiply_half<0>();
             next.advance();
@@ -272,6 +338,8 @@ MMF_ENTRY MMF_THREADS(row::threads) MMF_WAVES(2) void MMF_KERNEL(MMF_ARGUMENT mm
         barrier();
     loop.a_places.start(0,
                         HALF_BLOCKS % 2 ? block_line(wave / WAVES_N) : wave / WAVES_N * HALF_ROWS);
+    if (OWN)
+        loop.begin_own(wave);
     loop.b_places.start(B_LINES, wave % WAVES_N * 32);
     loop.last_places.start(LAST_PART, wave % WAVES_N * 32);
     loop.run(k_count(args), wave / 4);

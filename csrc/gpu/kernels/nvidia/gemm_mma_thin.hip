@@ -19,13 +19,13 @@ typedef this_row row;
 enum {
     LANES = 32,
     WARPS = row::threads / LANES,
-    RUN = 8,                          /* elements of 16 bytes */
-    ACROSS = 4 * RUN,                 /* k of a load of a warp: 4 lanes have a line */
-    A_BLOCKS = row::tile_m / 16,      /* of 16 lines */
-    B_BLOCKS = row::tile_n / 8,       /* of 8 lines; gated: half of them of gate, then those of up */
+    RUN = 8,                     /* elements of 16 bytes */
+    ACROSS = 4 * RUN,            /* k of a load of a warp: 4 lanes have a line */
+    A_BLOCKS = row::tile_m / 16, /* of 16 lines */
+    B_BLOCKS = row::tile_n / 8,  /* of 8 lines; gated: half of them of gate, then those of up */
     AT_ONCE = row::tile_k / (WARPS * ACROSS), /* loads of a line */
-    PITCH = row::tile_n + 8,          /* floats of a line of sums: no two lanes in one bank */
-    PAIRS = WARPS / 2,                /* of warps, whose sums lie in one place */
+    PITCH = row::tile_n + 8, /* floats of a line of sums: no two lanes in one bank */
+    PAIRS = WARPS / 2,       /* of warps, whose sums lie in one place */
     PAIR_SUMS = row::tile_m * PITCH,
 };
 static_assert(row::layout == LAYOUT_NT, "lines of A and of B along k");
@@ -34,8 +34,8 @@ static_assert(A_BLOCKS * 16 == row::tile_m && B_BLOCKS * 8 == row::tile_n && B_B
 static_assert(AT_ONCE * WARPS * ACROSS == row::tile_k && WARPS % 2 == 0, "kernels.def");
 static_assert(row::lds == PAIRS * PAIR_SUMS * (int)sizeof(float) + TILE_BYTES, "kernels.def");
 
-/* What a lane reads: from its k on, k of the runs being below `left`. Words 0 and 1 of a run are the
- * lane's k of one instruction, words 2 and 3 those of a second one. */
+/* What a lane reads: from its k on, k of the runs being below `left`. Words 0 and 1 of a run are
+ * the lane's k of one instruction, words 2 and 3 those of a second one. */
 struct share_of_lane {
     const char *a[A_BLOCKS][2], *b[B_BLOCKS];
     int left;
@@ -131,8 +131,7 @@ MMF_DEVICE void add_warps(const float (&sum)[A_BLOCKS][B_BLOCKS][4], int warp, i
                           float factor, float *sums)
 {
     enum { FOURS = row::tile_n / 4 };
-    float *const mine =
-        sums + warp % PAIRS * PAIR_SUMS + lane / 4 * PITCH + lane % 4 * 2;
+    float *const mine = sums + warp % PAIRS * PAIR_SUMS + lane / 4 * PITCH + lane % 4 * 2;
     MMF_UNROLL
     for (int lower = 0; lower < 2; lower++) {
         if (lower == (warp < PAIRS)) {
