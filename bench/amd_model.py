@@ -1,4 +1,4 @@
-"""Modelled quantities of the AMD matrix kernels that ship, into bench/AMD_MODEL.md. Nothing in it is a timing.
+"""Modelled quantities of the AMD matrix kernels that ship, into bench/AMD_KERNELS.md. Nothing in it is a timing.
 
     python bench/amd_model.py [--write]
 
@@ -31,7 +31,7 @@ from amd_static import Instruction, matrix_cycles
 from results import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = Path(__file__).with_name("AMD_MODEL.md")
+DOCUMENT = Path(__file__).with_name("AMD_KERNELS.md")
 READ_BYTES = {"gfx90a": 128, "gfx942": 128, "gfx950": 256}  # of LDS, a clock and compute unit
 WRITE_BYTES = 128  # assumed for all
 SHORT = {"gfx90a": 1024, "gfx942": 2048, "gfx950": 4096}  # operations of 16 bits, a clock and compute unit
@@ -139,7 +139,7 @@ def counted(tile: str) -> None:
         device.synchronize()
         device.report()
         with force_kernel(f"{tile}_{operands}_{layout.lower()}"):
-            mf.matmul_fused(device.array(a), weight, added, activation)
+            mf.matmul_fused(device.array(a), weight, added, activation, allow_tf32="xf32" in tile)
         device.synchronize()
         return device.report().counters
 

@@ -1,4 +1,4 @@
-"""Where gemm_gemv and gemm_mma_thin are chosen, what they refuse, how they are launched; on the stand-in CUDA driver."""
+"""Where gemm_gemv and gemm_mma_thin are chosen, what they refuse, how they are launched; on a stand-in CUDA driver."""
 
 import numpy as np
 import pytest
