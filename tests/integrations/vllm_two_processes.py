@@ -12,7 +12,12 @@ WIDTH, HIDDEN = 64, 128
 
 def run(rank: int, store: str) -> None:
     from vllm.config import VllmConfig, set_current_vllm_config
-    from vllm.distributed import init_distributed_environment, initialize_model_parallel
+    from vllm.distributed import (
+        destroy_distributed_environment,
+        destroy_model_parallel,
+        init_distributed_environment,
+        initialize_model_parallel,
+    )
     from vllm.model_executor.models.llama import LlamaMLP
     from vllm.plugins import load_general_plugins
 
@@ -41,6 +46,10 @@ def run(rank: int, store: str) -> None:
         (record,) = report()
         # Lines of two processes could meet in one pipe.
         Path(f"{store}.{rank}").write_text(f"rank {rank}: {record.layers} {'fused' if record.fused else record.why}")
+        # A process that ends with threads of gloo, or without its peer, may abort.
+        torch.distributed.barrier()
+        destroy_model_parallel()
+        destroy_distributed_environment()
 
 
 if __name__ == "__main__":
