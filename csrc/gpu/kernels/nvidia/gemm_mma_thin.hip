@@ -1,6 +1,6 @@
-/* A matrix times up to 16 rows (sm_90a), by matrix instructions of Ampere: what takes the
- * time is B, read once. float16, bfloat16; float sums; lines of A and of B along k, each at a
- * multiple of 16 bytes and in whole runs of 16 bytes. Path of a call: chosen where rows are few;
+/* A matrix times up to 16 rows (sm_90a), by matrix instructions of Ampere: what takes the time is
+ * B, read once. float16, bfloat16; float sums; lines of A and of B along k, each at a multiple of
+ * 16 bytes and in whole runs of 16 bytes. Path of a call: chosen where rows are few and B is small;
  * launched by gpu/launch_plan.c.
  *
  * Both operands go straight from memory to the registers of the lane that multiplies them: B passes
