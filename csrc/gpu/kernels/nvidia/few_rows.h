@@ -3,7 +3,7 @@
 #ifndef MMF_FEW_ROWS_H
 #define MMF_FEW_ROWS_H
 
-#include "gpu/kernels/common/tile.h"
+#include "gpu/kernels/common/epilogue_registers.h"
 #include "gpu/kernels/nvidia/ring.h"
 
 /* 16 bytes that are read once: not kept in the first cache. In order with the others. */
@@ -25,6 +25,29 @@ MMF_DEVICE void prefetch_bias(const mmf_gemm_args &args, const tile &t)
     const int size = element_size(args.dtype[operand]);
     if (size && args.strides[operand].col == 1)
         prefetch(t.matrix(operand) + t.n0 * size);
+}
+
+/* The epilogue in registers of a tile whose sums lie in shared memory, lines of floats Pitch apart:
+ * a thread has one run at most. */
+template <class Row, int Pitch>
+MMF_DEVICE void finish_runs(const mmf_gemm_args &args, const tile &t, const float *lines)
+{
+    typedef staged_runs<Row, Row::threads, Pitch> form;
+    enum { RUN = form::RUN, HALF = Row::tile_n / 2, ACROSS = Row::tile_n / RUN };
+    static_assert(Row::tile_m * ACROSS <= Row::threads, "a run each");
+    const int across = args.gated ? ACROSS / 2 : (int)ACROSS, m = thread_id() / across;
+    const int n = thread_id() % across * RUN, up = args.gated ? (int)HALF : 0;
+    if (m >= Row::tile_m)
+        return;
+    register_epilogue<Row::operands, 1, 1, bounded_pointer, form> run;
+    run.start(args, t, m, n);
+    MMF_UNROLL
+    for (int p = 0; p < RUN / 2; p++) {
+        const float *const pair = lines + m * Pitch + n + 2 * p;
+        run.z[0][0][p] = *(const mmf_float2 *)pair;
+        run.z[1][0][p] = *(const mmf_float2 *)(pair + up);
+    }
+    run.finish(args, t, 0);
 }
 
 #endif

@@ -13,7 +13,7 @@
 #include "gpu/kernels/nvidia/gemv.h"
 
 /* Of a unit: as registers allow. */
-enum { THREADS_AT_ONCE = row::tile_m == 1 && AT_ONCE <= 2 ? 768 : 512 };
+enum { THREADS_AT_ONCE = row::tile_m == 1 && AT_ONCE <= 2 ? 896 : 512 };
 static_assert(row::lds == PARTS * PART_SUMS * (int)sizeof(float) + TILE_BYTES, "kernels.def");
 
 /* In every lane the sums of all lanes of its warp. */
@@ -60,5 +60,8 @@ MMF_ENTRY MMF_THREADS_AT_ONCE(row::threads,
     const float factor = general ? (float)args.alpha : 1;
     add_lanes(sum);
     add_parts<1>(sum, -lane, part, column, factor, sums);
-    finish_sums(args, t, general, sums);
+    if (general)
+        finish_sums(args, t, general, sums);
+    else
+        finish_runs<row, PITCH>(args, t, sums);
 }

@@ -187,7 +187,7 @@ MMF_ENTRY MMF_THREADS_PAIRED(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm
         share.multiply_into<true>(sum);
     add_warps(sum, warp, lane, general ? (float)args.alpha : 1, sums);
     if (!general)
-        return staged_runs<row, row::threads, PITCH>::finish(args, t, 0, row::tile_m, sums);
+        return finish_runs<row, PITCH>(args, t, sums);
     const staged<float, row::threads, row::tile_n, PITCH, all_rows> all = {sums, t, {t.rows}};
     finish_general<float>(args, all);
 }
