@@ -3,6 +3,7 @@
  * launch_plan.c. */
 #include "gpu/amd_tiles.h"
 #include "gpu/describe.h"
+#include "gpu/nvidia_tiles.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -68,7 +69,8 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
 static void hopper_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
     enum { THREADS_AT_ONCE = 768, FEWER_AT_ONCE = 512, BEST_STEPS = 4, DEEP = 2048 };
-    const double first = 1.5, step = kernel->tile_m == 1 ? 0.8 : 3.0, slower = 0.03;
+    const double of_rows = p->dtype[MMF_B] == MMF_FLOAT32 ? 3.0 : 4.2; /* of two to four */
+    const double first = 1.5, step = kernel->tile_m == 1 ? 0.8 : of_rows, slower = 0.03;
     const int threads = mmf_gpu_instances[kernel->instance].threads;
     const bool few = kernel->tile_m > 1 || kernel->tile_k == DEEP;
     const double at_once =
@@ -128,15 +130,16 @@ static bool supports_thin(const mmf_kernel *kernel, const mmf_problem *p, char *
 /* As hopper_work(); where B is large, gemm_wgmma is as fast or faster. */
 static void thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
-    enum { AT_ONCE = 2 }; /* workgroups of a unit */
-    const double first = 1.5, step = 1.32;
+    enum { AT_ONCE = 2 };                               /* workgroups of a unit */
+    const double first = 3, step = 1.32, memory = 1.19; /* beside what a GPU reaches at best */
     const double at_once = (double)mmf_gpu_units(p->device) * AT_ONCE;
     if (at_once <= 0)
         return;
     const double turns = w->tiles <= at_once ? 1 : w->tiles / at_once;
     const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
+    const double loop = turns * steps * step, loads = memory * 1e6 * mmf_nvidia_b_seconds(p);
     w->tiles = 1;
-    w->tile_flops = (first + turns * steps * step) * 1e3 * GFLOPS;
+    w->tile_flops = (first + (loop > loads ? loop : loads)) * 1e3 * GFLOPS;
 }
 
 const mmf_family mmf_gpu_mma_thin = {

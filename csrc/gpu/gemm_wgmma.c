@@ -1,6 +1,6 @@
 /* The families gemm_wgmma and gemm_wgmma_pingpong: matrix instructions and tensor copies of Hopper.
  * Path of a call: asked by the plan; run() ends in launch_plan.c. */
-#include "gpu/gemm.h"
+#include "gpu/wgmma_time.h"
 
 #include "gpu/describe.h"
 #include "gpu/epilogue_form.h"
@@ -16,9 +16,9 @@ _Static_assert(sizeof(mmf_wgmma_args) + sizeof(mmf_repack_args) + 2 * MMF_ARGUME
                    MMF_ARGUMENT_BYTES,
                "arguments of two launches");
 
-enum { TALL_ROWS = 128, BOX_LINES = 64, WARP_ROWS = 16 }; /* see gemm_wgmma.hip */
-enum { MAX_SPLIT_LOG = 3, MIN_STEPS = 4 }; /* the largest portable cluster; steps of k in a part */
-enum { GFLOPS = 5700 };                    /* of a compute unit: 8192^3 on an H200 */
+/* Lines of boxes: of A or B not along k, of out from either epilogue; see gemm_wgmma.hip. */
+enum { BOX_LINES = 64, OUT_LINES = 16, SWAPPED_OUT_LINES = 8 };
+enum { GFLOPS = 5700 }; /* of a compute unit: 8192^3 on an H200 */
 
 /* Tensor copies: coordinates are 32 bits, an outer stride is below 2^40 bytes and, like the
  * address, a multiple of 16. */
@@ -203,7 +203,7 @@ static int encode(const mmf_driver *driver, const mmf_problem *p, const matrix *
 static bool takes_turns(int instance, const mmf_gemm_args *args)
 {
     const mmf_gpu_instance *row = &mmf_gpu_instances[instance];
-    return row->tile_m == TALL_ROWS && row->tile_k == MMF_WGMMA_LINE / 2 &&
+    return row->tile_m == MMF_WGMMA_TALL_ROWS && row->tile_k == MMF_WGMMA_LINE / 2 &&
            args->epilogue != MMF_EPILOGUE_GENERAL;
 }
 
@@ -233,9 +233,11 @@ static mmf_status bind_launch(const mmf_launch_plan *plan, const mmf_problem *p,
         describe_b(p, MMF_B_UP, b_k, &m);
         code = encode(gpu->driver, p, &m, b_lines, buffers->data[MMF_B_UP], &args->b_up);
     }
-    if (!code && takes_turns(launch->instance, &args->gemm)) {
+    const bool by_turns = takes_turns(launch->instance, &args->gemm);
+    if (!code && (by_turns || args->out_by_copies)) {
         describe_out(p, &m);
-        code = encode(gpu->driver, p, &m, WARP_ROWS, buffers->data[MMF_OUT], &args->out);
+        code = encode(gpu->driver, p, &m, by_turns ? OUT_LINES : SWAPPED_OUT_LINES,
+                      buffers->data[MMF_OUT], &args->out);
     }
     return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_TENSOR_MAP, gpu->ordinal) : MMF_OK;
 }
@@ -252,65 +254,13 @@ static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *p,
     return bind_launch(plan, &repacked.problem, &moved, arguments);
 }
 
-/* log2 of the workgroups that share a tile, each a part of k: where tiles leave half of the GPU
- * idle, and parts are long. Clusters of four and more need not fill a GPU: an H200 runs fewer than
- * 32 of four at once (a 32nd took a second turn there). */
-static int split_log(const mmf_kernel *kernel, const mmf_problem *p, int64_t tiles)
-{
-    const int64_t units = mmf_gpu_units(p->device), steps = mmf_gpu_tiles(p->k, kernel->tile_k);
-    int log = 0;
-    while (log < MAX_SPLIT_LOG && tiles << (log + 1) <= (log ? units * 3 / 4 : units) &&
-           steps >> (log + 1) >= MIN_STEPS)
-        log++;
-    return log;
-}
-
-/* Microseconds, measured on an H200 at boost clocks: a step of k while the other units are idle,
- * and while all are busy; what a tile takes besides, the first and those after it; what activations
- * dearer than relu add to it. Of ping-pong, `hidden` is the epilogue, under the products of the
- * next tile. Those of tf32 (a tile_k of 32) are of the same loop: fitted to a 1024^3, by 128 x 64,
- * and a 4096^3, by 128 x 256. */
-typedef struct tile_time {
-    int tile_m, tile_n, tile_k;
-    double alone, busy, first, later, dear, hidden;
-} tile_time;
-
-static const tile_time times[] = {
-    {128, 256, 64, 0.60, 0.69, 5, 2.5, 1.2, 0},
-    {128, 192, 64, 0.46, 0.52, 5, 0, 1.3, 10.7},
-    {128, 128, 64, 0.33, 0.39, 4, 1.0, 0.6, 0},
-    {64, 128, 64, 0.30, 0.40, 2.5, 2.5, 0, 0},
-    {16, 128, 64, 0.27, 0.31, 2, 2, 0, 0},
-    {128, 256, 32, 0.57, 0.63, 8, 6, 0, 0},
-    {128, 128, 32, 0.33, 0.39, 6, 4, 0, 0},
-    {128, 64, 32, 0.26, 0.29, 5, 3, 0, 0},
-    {0, 0, 0, 1, 1, 6, 6, 0, 0}, /* any other */
-};
-
 static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
-    const tile_time *t = times;
-    const double units = mmf_gpu_units(p->device);
-    if (units <= 0)
-        return;
-    while (t->tile_m && (t->tile_m != kernel->tile_m || t->tile_n != kernel->tile_n ||
-                         t->tile_k != kernel->tile_k))
-        t++;
-    const int log = kernel->tile_m < TALL_ROWS && w->tiles < units
-                        ? split_log(kernel, p, (int64_t)w->tiles)
-                        : 0;
-    const double tiles = w->tiles * (1 << log);
-    const double steps = (double)mmf_gpu_tiles(mmf_gpu_tiles(p->k, kernel->tile_k), 1 << log);
-    const double share = tiles < units ? tiles / units : 1;
-    const double turns = tiles <= units ? 1 : (double)mmf_gpu_tiles((int64_t)tiles, (int64_t)units);
-    const double products = steps * (t->alone + (t->busy - t->alone) * share);
-    const bool dear = p->activation != MMF_ACT_NONE && p->activation != MMF_ACT_RELU;
-    const double end = dear ? t->dear : 0, hidden = t->hidden > 0 ? t->hidden + end : 0;
-    const double each = hidden > products ? (products + hidden) / 2 : products;
-    double seconds = 1e-6 * (turns * each + t->first + (turns - 1) * t->later +
-                             (hidden > 0 ? end : turns * end) + 0.3 * log);
+    double seconds = mmf_wgmma_seconds(kernel, p, w->tiles);
     const unsigned operands = copied(kernel, p);
     mmf_repacked repacked;
+    if (seconds <= 0)
+        return;
     if (operands && mmf_gpu_repack(p, operands, &repacked))
         seconds += mmf_gpu_repack_seconds(p, &repacked);
     /* The time is given as one tile whose operations take as long. */
@@ -325,16 +275,21 @@ static void add_launch(const mmf_kernel *kernel, const mmf_problem *p, mmf_confi
     mmf_launch_plan *plan = (mmf_launch_plan *)config->own;
     mmf_launch *launch = mmf_launch_plan_add(plan, kernel->instance, sizeof(mmf_wgmma_args));
     mmf_wgmma_args *args = mmf_launch_argument(plan, launch);
-    const bool swapped = kernel->tile_m < TALL_ROWS;
+    const bool swapped = kernel->tile_m < MMF_WGMMA_TALL_ROWS;
     const bool in_registers = swapped || p->dtype[MMF_A] == MMF_FLOAT32 || describe_out(p, &m);
     mmf_gpu_gemm_arguments(kernel->instance, p, !in_registers || config->general_epilogue,
                            &args->gemm);
-    const int log =
-        swapped ? split_log(kernel, p, mmf_gpu_gemm_tiles(p, &args->gemm)) : p->m > TALL_ROWS;
+    const int parts =
+        swapped ? mmf_wgmma_parts_log(kernel, p, mmf_gpu_gemm_tiles(p, &args->gemm)) : 0;
+    const int log = parts ? parts : mmf_wgmma_shares_b(kernel, p);
     const int64_t cluster = 1 << log;
-    if (!swapped)
+    if (!parts)
         args->gemm.tiles_m = (args->gemm.tiles_m + cluster - 1) / cluster;
     args->cluster_log = (uint32_t)log;
+    args->parts_log = (uint32_t)parts;
+    args->out_by_copies = swapped && args->gemm.epilogue == MMF_EPILOGUE_REGISTERS &&
+                          !args->gemm.gated && p->dtype[MMF_C] == MMF_ABSENT &&
+                          kernel->tile_m >> parts >= SWAPPED_OUT_LINES && describe_out(p, &m);
     args->a_batched = p->batch_ndim && p->strides[MMF_A].batch[0] != 0;
     args->b_batched = p->batch_ndim && p->strides[MMF_B].batch[0] != 0;
     args->b_up_batched = p->batch_ndim && p->strides[MMF_B_UP].batch[0] != 0;

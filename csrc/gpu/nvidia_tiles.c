@@ -3,6 +3,7 @@
 #include "gpu/nvidia_tiles.h"
 
 #include "gpu/describe.h"
+#include "gpu/parts.h"
 
 #include <stdio.h>
 
@@ -91,6 +92,16 @@ static double microseconds(const mmf_tile_time *t, const mmf_kernel *kernel, con
     const double turns = (double)(int64_t)each + (each > (double)(int64_t)each);
     const double busy = turns * t->shared, step = busy > t->alone ? busy : t->alone;
     return steps * step * (wide ? 1 : t->slow) + t->first + (turns - 1) * t->later;
+}
+
+double mmf_nvidia_b_seconds(const mmf_problem *p)
+{
+    const double bandwidth = mmf_gpu_bandwidth(p->device), known = 4e12;
+    const double matrices =
+        (mmf_problem_gated(p) ? 2 : 1) *
+        (p->batch_ndim && !p->strides[MMF_B].batch[0] ? 1 : (double)mmf_gpu_batches(p));
+    return (double)p->n * (double)p->k * matrices * mmf_dtypes[p->dtype[MMF_B]].size /
+           (bandwidth > 0 ? bandwidth : known);
 }
 
 /* The time is given as one tile whose operations take as long. */

@@ -25,6 +25,10 @@ typedef struct mmf_tile_time {
 void mmf_nvidia_tiles_work(const mmf_tile_time *rows, size_t count, double gflops,
                            const mmf_kernel *kernel, const mmf_problem *problem, mmf_work *work);
 
+/* What B takes from memory, or the weights of a gate: where kernels wait for it, what they do
+ * before and after comes on top. */
+double mmf_nvidia_b_seconds(const mmf_problem *problem);
+
 /* One launch, a workgroup for each tile, with so many bytes of shared memory besides the static
  * ones. */
 void mmf_nvidia_tiles_configure(const mmf_kernel *kernel, const mmf_problem *problem,

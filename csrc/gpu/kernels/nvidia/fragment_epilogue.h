@@ -61,8 +61,8 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     };
     const mmf_wgmma_args &args;
     const tile &t;
-    mmf_float2 bias;        /* of two columns; -0: none, changes nothing */
-    mmf_float2 row_bias[2]; /* of two rows, of gate and up */
+    unsigned loaded[2][2]; /* the bias: of two columns, or of two rows, of gate and up */
+    mmf_float2 row_bias[2];
     float alpha;
     int thread, first_row; /* of the tile */
     unsigned stores, biases;
@@ -78,60 +78,66 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
         return first_row + thread / 32 * 16 + thread % 32 / 4 + 8 * half;
     }
 
-    template <int Bias>
-    __attribute__((device, always_inline)) mmf_float2 load_pair(const char *at) const
+    /* Type: unsigned for float32, else unsigned short. */
+    template <class Type> __attribute__((device, always_inline)) void load_bias()
     {
-        if (Bias == MMF_GEMM_FLOAT32)
-            return *(const mmf_float2 *)at;
-        return unpack_pair<Bias>(*(const unsigned *)at);
-    }
-
-    /* Before the main loop, which hides what the loads take. */
-    template <int Bias> __attribute__((device, always_inline)) void load_bias()
-    {
-        typedef typename element<Bias>::type type;
         const mmf_gemm_args &gemm = args.gemm;
         if (!Plain && gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
             MMF_UNROLL
             for (int g = 0; g < 2; g++) {
                 const int operand = MMF_GEMM_BIAS + (gemm.gated ? g : 0);
-                const type *const at = (const type *)t.matrix(operand);
+                const Type *const at = (const Type *)t.matrix(operand);
                 const long long step = gemm.strides[operand].row;
                 MMF_UNROLL
                 for (int half = 0; half < 2; half++)
                     if (row(half) < t.rows)
-                        row_bias[g][half] =
-                            element<Bias>::template load<float>(at[(t.m0 + row(half)) * step]);
+                        loaded[g][half] = at[(t.m0 + row(half)) * step];
             }
             return;
         }
         const int up = !Plain && gemm.gated && 2 * thread >= Columns / 2;
         const int col = 2 * thread - up * Columns / 2;
-        if (2 * thread < Columns && col < t.cols)
-            bias = load_pair<Bias>(t.matrix(MMF_GEMM_BIAS + up) + (t.n0 + col) * sizeof(type));
+        const Type *const at = (const Type *)t.matrix(MMF_GEMM_BIAS + up) + t.n0 + col;
+        if (2 * thread < Columns && col < t.cols) {
+            loaded[0][0] = *(const unsigned *)at;
+            if (sizeof(Type) == 4)
+                loaded[0][1] = *(const unsigned *)(at + 1);
+        }
     }
 
+    /* Before the main loop, which hides what the loads take: nothing uses what they bring before
+     * its end. */
     __attribute__((device, always_inline)) void start()
     {
         alpha = (float)args.gemm.alpha;
-        bias = -0.f;
-        row_bias[0] = row_bias[1] = -0.f;
+        MMF_UNROLL
+        for (int i = 0; i < 4; i++)
+            loaded[i / 2][i % 2] = 0;
         if (args.gemm.dtype[MMF_GEMM_BIAS] == MMF_GEMM_FLOAT32)
-            load_bias<MMF_GEMM_FLOAT32>();
+            load_bias<unsigned>();
         else if (args.gemm.dtype[MMF_GEMM_BIAS] != MMF_GEMM_ABSENT)
-            load_bias<Dtype>();
+            load_bias<unsigned short>();
     }
 
-    /* z of the first chunk, where its sums were; Up: of the up columns. */
-    template <int Up>
-    __attribute__((device, always_inline)) void scale(float (&sum)[SUMS], int chunk) const
+    /* What was loaded; none: -0, which changes nothing. */
+    __attribute__((device, always_inline)) float bias_of(unsigned bits) const
+    {
+        const int dtype = args.gemm.dtype[MMF_GEMM_BIAS];
+        return dtype == MMF_GEMM_ABSENT ? -0.f
+               : dtype == MMF_GEMM_FLOAT32
+                   ? float_of(bits)
+                   : element<Dtype>::template load<float>((unsigned short)bits);
+    }
+
+    /* z of a chunk, from its sums; Up: of the up columns. */
+    template <int Up, bool ByRow = !Plain>
+    __attribute__((device, always_inline)) void scale(const float *from, float *z, int chunk) const
     {
         const int first = chunk * CHUNK + (Up ? Columns / 2 : 0) + column();
-        float *const z = sum + Up * UP;
-        if (!Plain && args.gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
+        if (ByRow && args.gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
             MMF_UNROLL
             for (int i = 0; i < 4 * BLOCKS; i++)
-                z[i] = fused(z[i], alpha, row_bias[Up][i / 2 % 2]);
+                z[i] = fused(from[i], alpha, row_bias[Up][i / 2 % 2]);
             return;
         }
         MMF_UNROLL
@@ -142,30 +148,31 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
                          : "r"(biases + (first + 8 * b) * 4));
             MMF_UNROLL
             for (int i = 4 * b; i < 4 * b + 4; i++)
-                z[i] = fused(z[i], alpha, i % 2 ? pair.y : pair.x);
+                z[i] = fused(from[i], alpha, i % 2 ? pair.y : pair.x);
         }
     }
 
-    template <int Id> __attribute__((device, always_inline)) void activate(float (&sum)[SUMS]) const
+    template <int Id>
+    __attribute__((device, always_inline)) void activate(float *of_gate, const float *of_up) const
     {
         MMF_UNROLL
         for (int i = 0; i < 4 * BLOCKS; i += 8) {
             mmf_float2 z[4], up[4];
             MMF_UNROLL
             for (int p = 0; p < 4; p++) {
-                z[p] = (mmf_float2){sum[i + 2 * p], sum[i + 2 * p + 1]};
-                up[p] = (mmf_float2){sum[UP + i + 2 * p], sum[UP + i + 2 * p + 1]};
+                z[p] = (mmf_float2){of_gate[i + 2 * p], of_gate[i + 2 * p + 1]};
+                up[p] = (mmf_float2){of_up[i + 2 * p], of_up[i + 2 * p + 1]};
             }
             activated<Id, 4>::run(z, up);
             MMF_UNROLL
             for (int p = 0; p < 4; p++) {
-                sum[i + 2 * p] = z[p].x;
-                sum[i + 2 * p + 1] = z[p].y;
+                of_gate[i + 2 * p] = z[p].x;
+                of_gate[i + 2 * p + 1] = z[p].y;
             }
         }
     }
 
-    __attribute__((device, always_inline)) void add_c(float (&sum)[SUMS], int chunk) const
+    __attribute__((device, always_inline)) void add_c(float *sum, int chunk) const
     {
         const float beta = (float)args.gemm.beta;
         const long long pitch = args.gemm.strides[MMF_GEMM_C].row;
@@ -189,16 +196,18 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     }
 
     /* A warp's 16 rows of a chunk, by way of its own part of a buffer. */
-    __attribute__((device, always_inline)) void store_chunk(const float (&sum)[SUMS], int chunk,
+    __attribute__((device, always_inline)) void store_chunk(const float *sum, int chunk,
                                                             int batch) const
     {
         const unsigned buffer =
             stores + chunk % 2 * MMF_WGMMA_STORE_BYTES + thread / 32 * (16 * 128);
         const int lane = thread % 32, line = lane % 16;
-        if (lane == 0 && chunk == 0)
-            wait_for_stores<0>(); /* the last tile's newest store may be from either buffer */
-        else if (lane == 0)
-            wait_for_stores<1>();
+        if (is_elected()) {
+            if (chunk == 0)
+                wait_for_stores<0>(); /* the last tile's newest may be from either buffer */
+            else
+                wait_for_stores<1>();
+        }
         meet_warp();
         MMF_UNROLL
         for (int b = 0; b < BLOCKS; b += 2) {
@@ -211,22 +220,37 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
         }
         publish_to_copies();
         meet_warp();
-        if (lane == 0)
+        if (is_elected())
             store_box(args.out, buffer, (int)t.n0 + chunk * CHUNK,
                       (int)t.m0 + first_row + thread / 32 * 16, batch);
     }
 
+    /* The bias of start() for all threads of the warpgroup; not while one of them finishes. */
+    __attribute__((device, always_inline)) void share_bias()
+    {
+        MMF_UNROLL
+        for (int g = 0; g < 2 && !Plain; g++)
+            row_bias[g] = (mmf_float2){bias_of(loaded[g][0]), bias_of(loaded[g][1])};
+        const bool wide = args.gemm.dtype[MMF_GEMM_BIAS] == MMF_GEMM_FLOAT32;
+        if (2 * thread < Columns)
+            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(biases + thread * 8),
+                         "f"(bias_of(loaded[0][0])),
+                         "f"(bias_of(wide ? loaded[0][1] : loaded[0][0] >> 16))
+                         : "memory");
+    }
+
+    /* Chunk by chunk, in the registers of the sums, which move up. */
     template <int Id, bool HasC>
     __attribute__((device, always_inline)) void finish_as(float (&sum)[SUMS], int batch) const
     {
         MMF_ROLLED
         for (int chunk = 0; chunk * CHUNK < t.cols; chunk++) {
-            scale<0>(sum, chunk);
+            scale<0>(sum, sum, chunk);
             if (activation<Id>::gated)
-                scale<1>(sum, chunk);
+                scale<1>(sum + UP, sum + UP, chunk);
             if (HasC)
                 add_c(sum, chunk);
-            activate<Id>(sum);
+            activate<Id>(sum, sum + UP);
             store_chunk(sum, chunk, batch);
             MMF_UNROLL
             for (int i = 4 * BLOCKS; i < SUMS; i++)
@@ -234,13 +258,32 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
         }
     }
 
-    /* The bias of start() for all threads of the warpgroup; not while one of them finishes. */
-    __attribute__((device, always_inline)) void share_bias() const
+    /* Chunk by chunk, in registers of their own: no sum moves. */
+    __attribute__((device, always_inline)) void finish_chunks(const float (&sum)[SUMS],
+                                                              int batch) const
     {
-        if (2 * thread < Columns)
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(biases + thread * 8), "f"(bias.x),
-                         "f"(bias.y)
-                         : "memory");
+        enum { EACH = 4 * BLOCKS };
+        float z[EACH];
+        MMF_ROLLED
+        for (int chunk = 0; chunk * CHUNK < t.cols; chunk++) {
+            if (chunk == 0)
+                scale<0, false>(sum, z, 0);
+            else if (chunk == 1)
+                scale<0, false>(sum + EACH % SUMS, z, 1);
+            else if (chunk == 2)
+                scale<0, false>(sum + 2 * EACH % SUMS, z, 2);
+            else
+                scale<0, false>(sum + 3 * EACH % SUMS, z, 3);
+            switch (args.gemm.activation) {
+#define MMF_HOT(id)                                                                                \
+    case ACT_##id:                                                                                 \
+        if (!activation<ACT_##id>::gated)                                                          \
+            activate<ACT_##id>(z, z);                                                              \
+        break;
+#include "problem/activations.def"
+            }
+            store_chunk(z, chunk, batch);
+        }
     }
 
     __attribute__((device, always_inline)) void finish(float (&sum)[SUMS], int batch)
@@ -249,6 +292,8 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
         meet_group(consumer); /* the bias is shared */
         if (!Plain && gemm.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
             return finish_as<ACT_NONE, true>(sum, batch);
+        if (!Plain && !gemm.gated && gemm.epilogue != MMF_EPILOGUE_REGISTERS_ROW_BIAS)
+            return finish_chunks(sum, batch);
         switch (gemm.activation) {
 #define MMF_HOT(id)                                                                                \
     case ACT_##id:                                                                                 \

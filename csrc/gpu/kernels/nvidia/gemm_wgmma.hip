@@ -2,7 +2,7 @@
  * sums; A and B each with stride 1 along one axis and a multiple of 16 bytes along the other. Path
  * of a call: chosen before gemm_simt on these GPUs; launched by gpu/launch_plan.c.
  *
- * A workgroup is two warpgroups that multiply and one whose first thread copies A and B to a ring
+ * A workgroup is two warpgroups that multiply and one whose first warp copies A and B to a ring
  * of stages in shared memory. The instruction's 64 rows are rows of `tall`, its columns those of
  * `flat`. float32 (allow_tf32, both along k) is rounded by the copies, and a workgroup has one
  * tile, whose sums go through the ring's memory.
@@ -13,11 +13,12 @@
  * general one needs the ring's memory, and ends the workgroup.
  *
  * Tiles of fewer rows, for a few rows of A and all of B's memory: tall is B. The workgroups of a
- * cluster each take a part of k, then each adds up some lines of their sums. Both epilogues take
- * the sums from the ring's memory, and end the workgroup. */
+ * cluster share B, too, or each takes a part of k, then each adds up some lines of their sums. A
+ * workgroup has one tile. A common epilogue is swapped_epilogue.h, any other one takes the sums
+ * from the ring's memory. */
 #include "gpu/kernels/common/epilogue_general.h"
 #include "gpu/kernels/common/epilogue_registers.h"
-#include "gpu/kernels/nvidia/fragment_epilogue.h"
+#include "gpu/kernels/nvidia/swapped_epilogue.h"
 #include "gpu/kernels/nvidia/wgmma.h"
 #include "gpu/kernels/nvidia/wgmma_tile.h"
 
@@ -32,8 +33,7 @@ MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, const turns &turn,
                          int thread, float (&sum)[SUMS])
 {
     typedef products<FLAT, row::operands, TALL_ALONG_K, FLAT_ALONG_K> product;
-    const int readers = SWAPPED ? 1 : 1 << args.cluster_log; /* of a stage: workgroups */
-    const int reader = SWAPPED ? (int)turn.rank : thread;
+    const int readers = readers_of(args), reader = is_parted(args) ? (int)turn.rank : thread;
     unsigned before = 0;
     MMF_ROLLED
     for (int k = turn.k_begin; k < turn.k_end; k += row::tile_k) {
@@ -105,22 +105,32 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
     float *const lines = (float *)dynamic_shared;
     const bool general = args.gemm.epilogue == MMF_EPILOGUE_GENERAL;
     const float alpha = general ? (float)args.gemm.alpha : 1;
-    turns turn;
+    const bool by_copies = SWAPPED && args.out_by_copies, parted = is_parted(args);
     float sum[SUMS];
     int batch;
+    turns turn;
     turn.start(args);
     const tile t = turn.take(args, &batch);
     some_rows some = {t.rows, 0};
-    place_matrices(args.gemm, t, batch);
-    prefetch_bias(args.gemm, t);
-    multiply(args, r, turn, consumer, thread, sum);
-    meet_consumers(); /* nobody reads the ring any more */
-    const bool parted = SWAPPED && args.cluster_log;
-    put_sums(parted ? 1 : alpha, lines, consumer, thread, sum);
     if (parted) {
         const int share = row::tile_m >> args.cluster_log;
         some.first = share * (int)turn.rank;
         some.count = t.rows - some.first < share ? t.rows - some.first : share;
+    }
+    place_matrices(args.gemm, t, batch);
+    swapped_epilogue swapped = {
+        args,           t,  batch, thread, consumer, r.memory, parted ? turn.rank : 0,
+        args.parts_log, {}, {},    1};
+    if (by_copies)
+        swapped.start();
+    else
+        prefetch_bias(args.gemm, t);
+    multiply(args, r, turn, consumer, thread, sum);
+    meet_consumers(); /* nobody reads the ring any more */
+    if (by_copies)
+        return swapped.finish(sum);
+    put_sums(parted ? 1 : alpha, lines, consumer, thread, sum);
+    if (parted) {
         meet_consumers();
         if (thread_id() == 0)
             publish_to_cluster(); /* by one thread: it is a fence of the whole GPU */
@@ -163,7 +173,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
         epilogue.share_bias(); /* products of a warpgroup end together: the last bias was read */
         epilogue.finish(sum, batch);
     }
-    if (thread % 32 == 0)
+    if (is_elected())
         wait_for_stores<0>();
 }
 
@@ -184,6 +194,7 @@ template <> struct consumers<true> {
         consume_one(args, r);
     }
 };
+
 MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
     run_workgroup<consumers<ONE_TILE>, CONSUMERS, 40, 232>(args);

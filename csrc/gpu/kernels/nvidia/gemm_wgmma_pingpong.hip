@@ -32,7 +32,7 @@ MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, int k_end, int thr
                          float (&sum)[HALVES][SUMS], unsigned *last)
 {
     typedef products<FLAT, row::operands, true, true> product;
-    const int readers = 1 << args.cluster_log; /* of a stage: workgroups */
+    const int readers = readers_of(args);
     unsigned before = 0;
     MMF_ROLLED
     for (int k = 0; k < k_end; k += row::tile_k) {
@@ -150,11 +150,11 @@ struct alternating {
             }
             product::wait(sum[0]);
             product::waited(sum[1]);
-            if (thread < 1 << args.cluster_log)
+            if (thread < readers_of(args))
                 arrive_at(r.empty + 8 * last, thread);
             finish(args, turn, consumer, thread, sum);
         }
-        if (thread % 32 == 0)
+        if (is_elected())
             wait_for_stores<0>();
     }
 };

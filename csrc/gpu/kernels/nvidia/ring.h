@@ -29,6 +29,24 @@ MMF_DEVICE void let_next_kernel_begin()
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
+/* One thread of a warp that is here as a whole. ptxas takes what it does for uniform: other
+ * conditions cost a loop around each copy. */
+MMF_DEVICE bool is_elected()
+{
+    int elected;
+    asm volatile("{\n\t.reg .pred one;\n\t"
+                 "elect.sync _|one, 0xffffffff;\n\t"
+                 "selp.s32 %0, 1, 0, one;\n\t}"
+                 : "=r"(elected));
+    return elected;
+}
+
+/* The number of this thread's warp, which ptxas takes for uniform. */
+MMF_DEVICE int warp_id()
+{
+    return __nvvm_shfl_sync_idx_i32(~0u, thread_id() / 32, 0, 31);
+}
+
 MMF_DEVICE void prefetch_map(const mmf_tensor_map &map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

@@ -11,15 +11,16 @@ typedef struct mmf_tensor_map {
     __attribute__((aligned(64))) unsigned char opaque[128];
 } mmf_tensor_map;
 
-/* Tiles of 128 rows, ping-pong too: a cluster is 1 << cluster_log workgroups along m, which share
- * the columns of B that each of them loads a part of; gemm.tiles_m counts clusters. Tiles of fewer
- * rows: the workgroups of a cluster share a tile, each multiplies a part of k. A batch index that
- * an operand does not have is 0. */
+/* A cluster is 1 << cluster_log workgroups. Either they have neighbouring tiles along m and share
+ * the columns of B, of which each of them loads a part; gemm.tiles_m counts clusters. Or, of tiles
+ * of fewer than 128 rows, they share a tile, and each multiplies one of 1 << parts_log parts of k.
+ * A batch index that an operand does not have is 0. */
 typedef struct mmf_wgmma_args {
     mmf_gemm_args gemm;
     mmf_tensor_map a, b, b_up, out;
-    unsigned cluster_log;
+    unsigned cluster_log, parts_log;
     unsigned char a_batched, b_batched, b_up_batched;
+    unsigned char out_by_copies; /* the epilogue of swapped_epilogue.h */
 } mmf_wgmma_args;
 
 /* Bytes of a swizzled line. */
@@ -36,6 +37,7 @@ enum { MMF_WGMMA_RING_BYTES = 192 * 1024 };
 #define MMF_WGMMA_STORES MMF_WGMMA_RING_BYTES
 #define MMF_WGMMA_BIASES (MMF_WGMMA_STORES + MMF_WGMMA_CONSUMERS * 2 * MMF_WGMMA_STORE_BYTES)
 #define MMF_WGMMA_BARRIERS (MMF_WGMMA_BIASES + MMF_WGMMA_CONSUMERS * 256 * 4)
+#define MMF_WGMMA_SHARED_BARRIER (MMF_WGMMA_BARRIERS + 248)
 #define MMF_WGMMA_MATRICES (MMF_WGMMA_BARRIERS + 256)
 #define MMF_WGMMA_BYTES (MMF_WGMMA_MATRICES + MMF_WGMMA_CONSUMERS * 128)
 

@@ -82,6 +82,18 @@ struct ring {
     }
 };
 
+/* Does a workgroup have a part of k? Else those of a cluster share B. */
+MMF_DEVICE bool is_parted(const mmf_wgmma_args &args)
+{
+    return SWAPPED && args.parts_log;
+}
+
+/* Workgroups that read a stage: those that a workgroup loads its columns of B for. */
+MMF_DEVICE int readers_of(const mmf_wgmma_args &args)
+{
+    return is_parted(args) ? 1 : 1 << args.cluster_log;
+}
+
 /* The tiles of this workgroup: first, first + step, ..., and its part of k. */
 struct turns {
     long long at, step, end;
@@ -101,7 +113,7 @@ struct turns {
         step = ONE_TILE || args.gemm.epilogue == MMF_EPILOGUE_GENERAL ? end : workgroups >> log;
         k_begin = 0;
         k_end = (int)args.gemm.k;
-        if (SWAPPED) {
+        if (is_parted(args)) {
             const unsigned steps = ((unsigned)k_end + row::tile_k - 1) / row::tile_k;
             k_begin = (int)(steps * rank >> log) * row::tile_k;
             if (rank + 1 < 1u << log)
@@ -123,7 +135,7 @@ struct turns {
         tile t;
         *batch = (int)p.batch;
         t.columns = args.gemm.gated ? HALF_N : row::tile_n;
-        t.m0 = (SWAPPED ? p.m : ((long long)p.m << args.cluster_log) + rank) * row::tile_m;
+        t.m0 = (is_parted(args) ? p.m : ((long long)p.m << args.cluster_log) + rank) * row::tile_m;
         t.n0 = (long long)p.n * t.columns;
         const long long rows = args.gemm.m - t.m0, cols = args.gemm.n - t.n0;
         t.rows = rows < row::tile_m ? (int)rows : (int)row::tile_m;
@@ -141,7 +153,7 @@ MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map,
     MMF_UNROLL
     for (int i = 0; i < BOXES; i++) {
         const int x = B_ALONG_K ? k : n + i * LINE, y = B_ALONG_K ? n : k;
-        if (!SWAPPED && args.cluster_log)
+        if (readers_of(args) > 1)
             load_box_for(3, to + i * BOX_BYTES, map, barrier, x, y, batch);
         else
             load_box(to + i * BOX_BYTES, map, barrier, x, y, batch);
@@ -149,42 +161,42 @@ MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map,
 }
 
 /* One thread: fill stages as they become empty. */
-MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
+MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t, int batch)
 {
-    turns turn;
     r.parity = 1; /* all stages are empty */
     const bool gated = TAKES_GATES && args.gemm.gated;
     MMF_ROLLED
-    for (int i = 0;; i++) {
-        turn.start_at(args, i);
-        if (turn.at >= turn.end)
-            break;
-        int batch;
-        const tile t = turn.take(args, &batch);
+    for (int i = 0;;) {
         const int m = (int)t.m0, n = (int)t.n0;
         const int a_batch = args.a_batched ? batch : 0, b_batch = args.b_batched ? batch : 0;
-        const bool both = SWAPPED || !args.cluster_log;
+        const bool both = readers_of(args) == 1;
         const int up_batch = (gated ? args.b_up_batched : args.b_batched) ? batch : 0;
         MMF_ROLLED
         for (int k = turn.k_begin; k < turn.k_end; k += row::tile_k) {
             const unsigned full = r.full + 8 * r.stage;
             const unsigned a = SWAPPED ? r.flat() : r.tall(), b = SWAPPED ? r.tall() : r.flat();
             wait_for(r.empty + 8 * r.stage, r.parity);
-            expect_bytes(full, STAGE_BYTES);
-            if (A_ALONG_K) {
-                load_box(a, args.a, full, k, m, a_batch);
-            } else {
-                MMF_UNROLL
-                for (int i = 0; i < CONSUMERS; i++)
-                    load_box(a + i * BOX_BYTES, args.a, full, m + i * LINE, k, a_batch);
+            if (is_elected()) {
+                expect_bytes(full, STAGE_BYTES);
+                if (A_ALONG_K) {
+                    load_box(a, args.a, full, k, m, a_batch);
+                } else {
+                    MMF_UNROLL
+                    for (int i = 0; i < CONSUMERS; i++)
+                        load_box(a + i * BOX_BYTES, args.a, full, m + i * LINE, k, a_batch);
+                }
+                if (both || turn.rank == 0)
+                    load_half(args, args.b, b, full, n, k, b_batch);
+                if (both || turn.rank == 1)
+                    load_half(args, gated ? args.b_up : args.b, b + HALF_BYTES, full,
+                              gated ? n : n + HALF_N, k, up_batch);
             }
-            if (both || turn.rank == 0)
-                load_half(args, args.b, b, full, n, k, b_batch);
-            if (both || turn.rank == 1)
-                load_half(args, gated ? args.b_up : args.b, b + HALF_BYTES, full,
-                          gated ? n : n + HALF_N, k, up_batch);
             r.advance();
         }
+        turn.start_at(args, ++i);
+        if (turn.at >= turn.end)
+            break;
+        t = turn.take(args, &batch);
     }
     /* Workgroups of the cluster say of every stage that it is empty: this one stays as long. */
     MMF_ROLLED
@@ -196,7 +208,8 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r)
 
 /* A workgroup from its begin to its end. Consumers::run(args, ring) is what the warpgroups that
  * multiply do; of each workgroup, Readers of them read a stage. The registers of a thread: before
- * these are set, the compiler's share for 384 threads. */
+ * these are set, the compiler's share for 384 threads. The first tile of the copies is found
+ * before the kernel before this one is done. */
 template <class Consumers, int Readers, int ProducerRegisters, int ConsumerRegisters>
 MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
 {
@@ -208,18 +221,33 @@ MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
         MMF_UNROLL
         for (int i = 0; i < STAGES; i++) {
             barrier_init(r.full + 8 * i, 1);
-            barrier_init(r.empty + 8 * i, Readers * (SWAPPED ? 1 : 1 << args.cluster_log));
+            barrier_init(r.empty + 8 * i, Readers * readers_of(args));
+        }
+        if (is_parted(args)) { /* sums of the other parts of k: swapped_epilogue.h */
+            barrier_init(r.memory + MMF_WGMMA_SHARED_BARRIER, 1);
+            expect_bytes(r.memory + MMF_WGMMA_SHARED_BARRIER,
+                         (row::tile_m * row::tile_n * 4 >> args.cluster_log) *
+                             ((1 << args.cluster_log) - 1));
         }
         barriers_are_ready();
+    }
+    const int warp = warp_id();
+    const bool producer = warp == CONSUMERS * 4;
+    turns turn;
+    tile t;
+    int batch;
+    if (producer) {
+        turn.start(args);
+        t = turn.take(args, &batch);
     }
     cluster_barrier();
     wait_for_kernel_before();
     let_next_kernel_begin();
-    if (thread_id() / GROUP == CONSUMERS) {
+    if (warp >= CONSUMERS * 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(ProducerRegisters));
-        if (thread_id() == CONSUMERS * GROUP)
-            produce(args, r);
-        if (SWAPPED && args.cluster_log)
+        if (producer)
+            produce(args, r, turn, t, batch);
+        if (is_parted(args) && !args.out_by_copies)
             cluster_barrier(); /* before the parts of k are added up */
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(ConsumerRegisters));

@@ -1,0 +1,209 @@
+/* The epilogue in registers on sums whose 64 rows of a matrix instruction are columns of out: a
+ * thread has pairs of neighbouring rows in two columns of every eight rows. What it implements is
+ * what common/epilogue_registers.h does without gates, C and a bias per row; gpu/gemm_wgmma.c says
+ * when.
+ * Path of a call: the last step of a tile of gemm_wgmma with fewer than 128 rows, from the sums to
+ * global memory by way of swizzled lines in shared memory. The workgroups of a cluster, which have
+ * the products of a part of k each, first give each other the sums of the rows that each finishes.
+ */
+#ifndef MMF_SWAPPED_EPILOGUE_H
+#define MMF_SWAPPED_EPILOGUE_H
+
+#include "gpu/kernels/nvidia/fragment_epilogue.h"
+#include "gpu/kernels/nvidia/wgmma_tile.h"
+
+/* Of the sums of a warp: 16 bytes of each thread follow each other. A slot has a workgroup's sums
+ * of one share of the rows, warp by warp. */
+enum {
+    WARPS = CONSUMERS * 4,
+    LINES = 8,           /* rows of out that are stored at once */
+    RUNS = SUMS / 4,     /* of 16 bytes that a thread has */
+    RUN_BYTES = 16 * 32, /* of a warp */
+};
+static_assert(!SWAPPED || RUNS * RUN_BYTES * WARPS <= MMF_WGMMA_RING_BYTES, "sums fit the ring");
+static_assert(2 * STAGES * 8 <= MMF_WGMMA_SHARED_BARRIER - MMF_WGMMA_BARRIERS, "above the ring's");
+
+/* Bytes of shared memory of this workgroup to another one of the cluster. */
+MMF_DEVICE void send(unsigned to, unsigned from, unsigned bytes, unsigned barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to),
+                 "r"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+MMF_DEVICE void put(unsigned address, const float *four)
+{
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(four[0]),
+                 "f"(four[1]), "f"(four[2]), "f"(four[3])
+                 : "memory");
+}
+
+MMF_DEVICE mmf_float4 get(unsigned address)
+{
+    mmf_float4 four;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+                 : "r"(address)
+                 : "memory");
+    return four;
+}
+
+/* Four 8 x 8 matrices, a column of each to the address of one of the 32 lanes. */
+MMF_DEVICE void store_transposed(unsigned address, const unsigned bits[4])
+{
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+        "r"(bits[0]), "r"(bits[1]), "r"(bits[2]), "r"(bits[3])
+        : "memory");
+}
+
+struct swapped_epilogue {
+    const mmf_wgmma_args &args;
+    const tile &t;
+    int batch, thread, consumer;
+    unsigned memory, rank, log; /* the ring's, and of the cluster */
+    unsigned loaded[2];         /* the bias of two columns */
+    float bias[2], alpha;
+
+    template <class Type> __attribute__((device, always_inline)) void load_bias()
+    {
+        const int col = consumer * 64 + thread / 32 * 16 + thread % 32 / 4;
+        const Type *const at = (const Type *)t.matrix(MMF_GEMM_BIAS) + t.n0 + col;
+        MMF_UNROLL
+        for (int half = 0; half < 2; half++)
+            if (col + 8 * half < t.cols)
+                loaded[half] = at[8 * half];
+    }
+
+    /* Before the main loop, which hides what the loads take. */
+    __attribute__((device, always_inline)) void start()
+    {
+        loaded[0] = loaded[1] = 0;
+        if (args.gemm.dtype[MMF_GEMM_BIAS] == MMF_GEMM_FLOAT32)
+            load_bias<unsigned>();
+        else if (args.gemm.dtype[MMF_GEMM_BIAS] != MMF_GEMM_ABSENT)
+            load_bias<unsigned short>();
+    }
+
+    /* After it; -0: none, changes nothing. */
+    __attribute__((device, always_inline)) void convert_bias()
+    {
+        const int dtype = args.gemm.dtype[MMF_GEMM_BIAS];
+        alpha = (float)args.gemm.alpha;
+        MMF_UNROLL
+        for (int half = 0; half < 2; half++)
+            bias[half] =
+                dtype == MMF_GEMM_ABSENT ? -0.f
+                : dtype == MMF_GEMM_FLOAT32
+                    ? float_of(loaded[half])
+                    : element<row::operands>::template load<float>((unsigned short)loaded[half]);
+    }
+
+    __attribute__((device, always_inline)) unsigned shared_barrier() const
+    {
+        return memory + MMF_WGMMA_SHARED_BARRIER;
+    }
+
+    /* The sums of this workgroup's share of the rows, of all parts in the order of k, become the
+     * first ones. */
+    __attribute__((device, always_inline)) void share(float (&sum)[SUMS]) const
+    {
+        const unsigned parts = 1u << log, runs = RUNS >> log, warp = thread / 32 + consumer * 4;
+        const unsigned own = runs * RUN_BYTES, slot = WARPS * own, lane = thread % 32;
+        const unsigned mine = memory + warp * own, theirs = memory + MMF_WGMMA_STORES + warp * own;
+        MMF_UNROLL
+        for (unsigned i = 0; i < RUNS; i++) {
+            const unsigned part = i * parts / RUNS;
+            put(mine + part * (slot - own) + i * RUN_BYTES + lane * 16, sum + 4 * i);
+        }
+        publish_to_copies();
+        meet_warp();
+        if (lane < parts && lane != rank)
+            send(address_in(lane, theirs + (rank - (rank > lane)) * slot), mine + lane * slot, own,
+                 address_in(lane, shared_barrier()));
+        wait_for(shared_barrier(), 0);
+        MMF_ROLLED
+        for (unsigned part = 0; part < parts; part++) {
+            const unsigned from =
+                part == rank ? mine + part * slot : theirs + (part - (part > rank)) * slot;
+            MMF_UNROLL
+            for (unsigned i = 0; i < (RUNS + 1) / 2; i++) {
+                if (i >= runs)
+                    break;
+                const mmf_float4 four = get(from + i * RUN_BYTES + lane * 16);
+                MMF_UNROLL
+                for (int j = 0; j < 4; j++)
+                    sum[4 * i + j] = part ? sum[4 * i + j] + four[j] : four[j];
+            }
+        }
+    }
+
+    template <int Id> __attribute__((device, always_inline)) void activate(float *sum) const
+    {
+        mmf_float2 z[4];
+        MMF_UNROLL
+        for (int p = 0; p < 4; p++)
+            z[p] = (mmf_float2){fused(sum[2 * p], alpha, bias[p % 2]),
+                                fused(sum[2 * p + 1], alpha, bias[p % 2])};
+        activated<Id, 4>::run(z, z);
+        MMF_UNROLL
+        for (int p = 0; p < 4; p++) {
+            sum[2 * p] = z[p].x;
+            sum[2 * p + 1] = z[p].y;
+        }
+    }
+
+    template <int Id>
+    __attribute__((device, always_inline)) void finish_as(float (&sum)[SUMS], unsigned lines,
+                                                          unsigned buffer) const
+    {
+        const unsigned lane = thread % 32, chunk = thread / 32 * 2 + lane / 8 % 2;
+        const unsigned line = lane / 16 * 8 + lane % 8;
+        MMF_ROLLED
+        for (unsigned m = 0; m < lines; m += 16) {
+            unsigned bits[4];
+            activate<Id>(sum);
+            MMF_UNROLL
+            for (int i = 0; i < 4; i++)
+                bits[i] = pack_pair<row::operands>((mmf_float2){sum[2 * i], sum[2 * i + 1]});
+            store_transposed(buffer + (m + line) * 128 + ((chunk ^ (line & 7)) << 4), bits);
+            MMF_UNROLL
+            for (int i = 8; i < SUMS; i++)
+                sum[i - 8] = sum[i];
+        }
+    }
+
+    /* Once both consumers have all products: they and the sums lie where stages were. */
+    __attribute__((device, always_inline)) void finish(float (&sum)[SUMS])
+    {
+        const unsigned lines = FLAT >> log;
+        const int warp_of_group = warp_id() % 4;
+        const unsigned buffer =
+            memory + MMF_WGMMA_RING_BYTES / 2 + consumer * MMF_WGMMA_STORE_BYTES;
+        if (log)
+            share(sum);
+        convert_bias();
+        switch (args.gemm.activation) {
+#define MMF_HOT(id)                                                                                \
+    case ACT_##id:                                                                                 \
+        if (!activation<ACT_##id>::gated)                                                          \
+            finish_as<ACT_##id>(sum, lines, buffer);                                               \
+        break;
+#include "problem/activations.def"
+        }
+        publish_to_copies();
+        meet_group(consumer);
+        if (!is_elected() || consumer * 64 >= t.cols)
+            return;
+        const int first = (int)(rank * lines);
+        MMF_ROLLED
+        for (int line = warp_of_group * LINES; line < (int)lines && first + line < t.rows;
+             line += 4 * LINES)
+            store_box(args.out, buffer + line * 128, (int)t.n0 + consumer * 64,
+                      (int)t.m0 + first + line, batch);
+        wait_for_stores<0>();
+    }
+};
+
+#endif

@@ -1,0 +1,76 @@
+/* Tiles and times of gemm_wgmma and gemm_wgmma_pingpong. Path of a call: see wgmma_time.h. */
+#include "gpu/wgmma_time.h"
+
+#include "gpu/nvidia_tiles.h"
+
+enum { MAX_PARTS_LOG = 3, MIN_STEPS = 4 }; /* the largest portable cluster; steps of k in a part */
+
+/* Where tiles leave half of the GPU idle, and parts are long. Clusters of four and more need not
+ * fill a GPU: an H200 runs fewer than 32 of four at once (a 32nd took a second turn there). */
+int mmf_wgmma_parts_log(const mmf_kernel *kernel, const mmf_problem *p, int64_t tiles)
+{
+    const int64_t units = mmf_gpu_units(p->device), steps = mmf_gpu_tiles(p->k, kernel->tile_k);
+    int log = 0;
+    if (kernel->tile_m >= MMF_WGMMA_TALL_ROWS)
+        return 0;
+    while (log < MAX_PARTS_LOG && tiles << (log + 1) <= (log ? units * 3 / 4 : units) &&
+           steps >> (log + 1) >= MIN_STEPS)
+        log++;
+    return log;
+}
+
+bool mmf_wgmma_shares_b(const mmf_kernel *kernel, const mmf_problem *p)
+{
+    enum { MANY = 8 }; /* rows of tiles: one that is left without a neighbour matters less */
+    const int64_t rows = mmf_gpu_tiles(p->m, kernel->tile_m);
+    return kernel->tile_m < MMF_WGMMA_TALL_ROWS ? rows % 2 == 0 || rows > MANY : rows > 1;
+}
+
+/* Microseconds, measured on an H200 at boost clocks: a step of k while the other units are idle,
+ * and while all are busy; what a tile takes besides, the first and those after it; what activations
+ * dearer than relu add to it. Of ping-pong, `hidden` is the epilogue, under the products of the
+ * next tile. Those of tf32 (a tile_k of 32) are of the same loop: fitted to a 1024^3, by 128 x 64,
+ * and a 4096^3, by 128 x 256. */
+typedef struct tile_time {
+    int tile_m, tile_n, tile_k;
+    double alone, busy, first, later, dear, hidden;
+} tile_time;
+
+static const tile_time times[] = {
+    {128, 256, 64, 0.60, 0.67, 4.3, 2, 2, 0},
+    {128, 192, 64, 0.46, 0.51, 4.5, 0, 1.3, 9.2},
+    {128, 128, 64, 0.35, 0.39, 3.1, 1, 1.2, 0},
+    {64, 128, 64, 0.26, 0.29, 2.8, 2.8, 0.7, 0},
+    {16, 128, 64, 0.20, 0.22, 2.75, 2, 0.2, 0},
+    {128, 256, 32, 0.57, 0.63, 8, 6, 0, 0},
+    {128, 128, 32, 0.33, 0.39, 6, 4, 0, 0},
+    {128, 64, 32, 0.26, 0.29, 5, 3, 0, 0},
+    {0, 0, 0, 1, 1, 6, 6, 0, 0}, /* any other */
+};
+
+double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double tiles)
+{
+    /* Microseconds that halving k takes, for each row of a tile; B's way from memory beside what a
+     * GPU reaches at best. */
+    const double halving = 0.02, memory = 1.08;
+    const tile_time *t = times;
+    const double units = mmf_gpu_units(p->device);
+    if (units <= 0)
+        return 0;
+    while (t->tile_m && (t->tile_m != kernel->tile_m || t->tile_n != kernel->tile_n ||
+                         t->tile_k != kernel->tile_k))
+        t++;
+    const int log = tiles < units ? mmf_wgmma_parts_log(kernel, p, (int64_t)tiles) : 0;
+    const double all = tiles * (1 << log);
+    const double steps = (double)mmf_gpu_tiles(mmf_gpu_tiles(p->k, kernel->tile_k), 1 << log);
+    const double share = all < units ? all / units : 1;
+    const double turns = all <= units ? 1 : (double)mmf_gpu_tiles((int64_t)all, (int64_t)units);
+    const double products = steps * (t->alone + (t->busy - t->alone) * share);
+    const bool dear = p->activation != MMF_ACT_NONE && p->activation != MMF_ACT_RELU;
+    const double end = dear ? t->dear : 0, hidden = t->hidden > 0 ? t->hidden + end : 0;
+    const double each = hidden > products ? (products + hidden) / 2 : products;
+    const double loads = memory * 1e6 * mmf_nvidia_b_seconds(p);
+    const double loop = turns * each > loads ? turns * each : loads;
+    return 1e-6 * (loop + t->first + (turns - 1) * t->later + (hidden > 0 ? end : turns * end) +
+                   halving * kernel->tile_m * log);
+}

@@ -1,0 +1,19 @@
+/* How the tiles of gemm_wgmma share a GPU, and what they take. Path of a call: under work() and
+ * configure() of gemm_wgmma.c. */
+#ifndef MMF_GPU_WGMMA_TIME_H
+#define MMF_GPU_WGMMA_TIME_H
+
+#include "gpu/gemm.h"
+
+enum { MMF_WGMMA_TALL_ROWS = 128 }; /* of a tile; of fewer, B is the tall operand */
+
+/* log2 of the workgroups that share a tile of so many, each a part of k. */
+int mmf_wgmma_parts_log(const mmf_kernel *kernel, const mmf_problem *problem, int64_t tiles);
+
+/* Do two workgroups, one above the other, share B, where none has a part of k? */
+bool mmf_wgmma_shares_b(const mmf_kernel *kernel, const mmf_problem *problem);
+
+/* Of the product's launch; 0: the GPU is not known. */
+double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *problem, double tiles);
+
+#endif
