@@ -1,6 +1,7 @@
 /* Tiles and times of gemm_wgmma and gemm_wgmma_pingpong. Path of a call: see wgmma_time.h. */
 #include "gpu/wgmma_time.h"
 
+#include "gpu/describe.h"
 #include "gpu/nvidia_tiles.h"
 
 enum { MAX_PARTS_LOG = 3, MIN_STEPS = 4 }; /* the largest portable cluster; steps of k in a part */

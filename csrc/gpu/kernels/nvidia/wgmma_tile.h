@@ -1,7 +1,7 @@
 /* What the kernels on Hopper's matrix instructions share: how a tile lies in shared memory, which
  * tiles a workgroup takes, the thread that fills the ring, and how a workgroup begins and ends.
  * Path of a call: gemm_wgmma.hip and gemm_wgmma_pingpong.hip, of which a workgroup is two
- * warpgroups that multiply and one whose first thread copies A and B. */
+ * warpgroups that multiply and one whose first warp copies A and B. */
 #ifndef MMF_NVIDIA_WGMMA_TILE_H
 #define MMF_NVIDIA_WGMMA_TILE_H
 
