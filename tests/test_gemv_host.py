@@ -48,8 +48,8 @@ def test_few_rows_are_taken(m, n, k, dtype, kernel):
     ("m", "n", "k", "kernel"),
     [
         (2, 64, 1024, "gemm_mma_thin_16x32x512_f16_nt"),
-        (5, 64, 1024, "gemm_mma_thin_16x32x512_f16_nt"),
-        (16, 264, 1024, "gemm_mma_thin_16x32x512_f16_nt"),
+        (5, 64, 512, "gemm_mma_thin_16x32x512_f16_nt"),
+        (16, 72, 512, "gemm_mma_thin_16x32x512_f16_nt"),
         (17, 264, 1024, "gemm_wgmma_64x128x64_f16_nt"),
     ],
 )

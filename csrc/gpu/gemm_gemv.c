@@ -63,14 +63,20 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
     return true;
 }
 
+/* The time is given as one tile whose operations take as long. */
+static void set_microseconds(mmf_work *w, double microseconds)
+{
+    w->tiles = 1;
+    w->tile_flops = microseconds * 1e3 * GFLOPS;
+}
+
 /* Microseconds besides those of memory, which the cost model adds, fitted to an H200: what the
  * first tile takes, and a step of k of as many tiles as run at once. A row with four steps was
  * fastest; one with half or twice as many reads memory 3 % slower, as if there were more of it. */
 static void hopper_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
     enum { THREADS_AT_ONCE = 768, FEWER_AT_ONCE = 512, BEST_STEPS = 4, DEEP = 2048 };
-    const double of_rows = p->dtype[MMF_B] == MMF_FLOAT32 ? 3.0 : 4.2; /* of two to four */
-    const double first = 1.5, step = kernel->tile_m == 1 ? 0.8 : of_rows, slower = 0.03;
+    const double first = 1.5, step = 0.8, slower = 0.03;
     const int threads = mmf_gpu_instances[kernel->instance].threads;
     const bool few = kernel->tile_m > 1 || kernel->tile_k == DEEP;
     const double at_once =
@@ -82,10 +88,12 @@ static void hopper_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work
     const double octaves = fabs(log2((double)p->k / kernel->tile_k / BEST_STEPS));
     const double bytes =
         w->tiles * kernel->tile_n * (double)p->k * mmf_dtypes[p->dtype[MMF_B]].size;
-    /* The time is given as one tile whose operations take as long. */
-    w->tiles = 1;
-    w->tile_flops = (first + turns * steps * step) * 1e3 * GFLOPS;
     w->bytes = octaves * slower * bytes;
+    if (kernel->tile_m > 1) /* memory is not hidden, and the next workgroups find it idle */
+        set_microseconds(w, 2.9 + ceil(turns) * steps * 0.2 + (ceil(turns) - 1) * 3 +
+                                1e6 * mmf_nvidia_b_seconds(p));
+    else
+        set_microseconds(w, first + turns * steps * step);
 }
 
 static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
@@ -127,19 +135,17 @@ static bool supports_thin(const mmf_kernel *kernel, const mmf_problem *p, char *
     return true;
 }
 
-/* As hopper_work(); where B is large, gemm_wgmma is as fast or faster. */
+/* As hopper_work(), but memory is not hidden: where B is large, gemm_wgmma is faster. */
 static void thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
-    enum { AT_ONCE = 2 };                               /* workgroups of a unit */
-    const double first = 3, step = 1.32, memory = 1.19; /* beside what a GPU reaches at best */
+    enum { AT_ONCE = 2, FEW = 4 }; /* workgroups of a unit; rows that take less */
+    const double first = p->m <= FEW ? 1.7 : 2.5, step = 0.6;
     const double at_once = (double)mmf_gpu_units(p->device) * AT_ONCE;
     if (at_once <= 0)
         return;
     const double turns = w->tiles <= at_once ? 1 : w->tiles / at_once;
     const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
-    const double loop = turns * steps * step, loads = memory * 1e6 * mmf_nvidia_b_seconds(p);
-    w->tiles = 1;
-    w->tile_flops = (first + (loop > loads ? loop : loads)) * 1e3 * GFLOPS;
+    set_microseconds(w, first + turns * steps * step + 1e6 * mmf_nvidia_b_seconds(p));
 }
 
 const mmf_family mmf_gpu_mma_thin = {

@@ -16,8 +16,8 @@ _Static_assert(sizeof(mmf_wgmma_args) + sizeof(mmf_repack_args) + 2 * MMF_ARGUME
                    MMF_ARGUMENT_BYTES,
                "arguments of two launches");
 
-/* Lines of boxes: of A or B not along k, of out from either epilogue; see gemm_wgmma.hip. */
-enum { BOX_LINES = 64, OUT_LINES = 16, SWAPPED_OUT_LINES = 8 };
+/* Lines of boxes: of A or B not along k, of out; see gemm_wgmma.hip. */
+enum { BOX_LINES = 64, OUT_LINES = 16 };
 enum { GFLOPS = 5700 }; /* of a compute unit: 8192^3 on an H200 */
 
 /* Tensor copies: coordinates are 32 bits, an outer stride is below 2^40 bytes and, like the
@@ -236,7 +236,7 @@ static mmf_status bind_launch(const mmf_launch_plan *plan, const mmf_problem *p,
     const bool by_turns = takes_turns(launch->instance, &args->gemm);
     if (!code && (by_turns || args->out_by_copies)) {
         describe_out(p, &m);
-        code = encode(gpu->driver, p, &m, by_turns ? OUT_LINES : SWAPPED_OUT_LINES,
+        code = encode(gpu->driver, p, &m, by_turns ? OUT_LINES : MMF_WGMMA_STORED_ROWS,
                       buffers->data[MMF_OUT], &args->out);
     }
     return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_TENSOR_MAP, gpu->ordinal) : MMF_OK;
@@ -289,7 +289,7 @@ static void add_launch(const mmf_kernel *kernel, const mmf_problem *p, mmf_confi
     args->parts_log = (uint32_t)parts;
     args->out_by_copies = swapped && args->gemm.epilogue == MMF_EPILOGUE_REGISTERS &&
                           !args->gemm.gated && p->dtype[MMF_C] == MMF_ABSENT &&
-                          kernel->tile_m >> parts >= SWAPPED_OUT_LINES && describe_out(p, &m);
+                          kernel->tile_m >> parts >= MMF_WGMMA_STORED_ROWS && describe_out(p, &m);
     args->a_batched = p->batch_ndim && p->strides[MMF_A].batch[0] != 0;
     args->b_batched = p->batch_ndim && p->strides[MMF_B].batch[0] != 0;
     args->b_up_batched = p->batch_ndim && p->strides[MMF_B_UP].batch[0] != 0;

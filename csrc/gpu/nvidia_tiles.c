@@ -96,12 +96,13 @@ static double microseconds(const mmf_tile_time *t, const mmf_kernel *kernel, con
 
 double mmf_nvidia_b_seconds(const mmf_problem *p)
 {
-    const double bandwidth = mmf_gpu_bandwidth(p->device), known = 4e12;
+    const double of_units = 30e9 * mmf_gpu_units(p->device); /* as plan/cost.c has it */
+    const double reached = mmf_gpu_bandwidth(p->device);
     const double matrices =
         (mmf_problem_gated(p) ? 2 : 1) *
         (p->batch_ndim && !p->strides[MMF_B].batch[0] ? 1 : (double)mmf_gpu_batches(p));
     return (double)p->n * (double)p->k * matrices * mmf_dtypes[p->dtype[MMF_B]].size /
-           (bandwidth > 0 ? bandwidth : known);
+           (reached > 0 && reached < of_units ? reached : of_units);
 }
 
 /* The time is given as one tile whose operations take as long. */

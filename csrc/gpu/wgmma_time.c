@@ -51,9 +51,9 @@ static const tile_time times[] = {
 
 double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double tiles)
 {
-    /* Microseconds that halving k takes, for each row of a tile; B's way from memory beside what a
-     * GPU reaches at best. */
-    const double halving = 0.02, memory = 1.08;
+    /* Microseconds that halving k takes, for each row of a tile, and what shares that are too small
+     * for registers take; B's way from memory beside what a GPU reaches at best. */
+    const double halving = 0.02, by_lines = 1.5, memory = 1.08;
     const tile_time *t = times;
     const double units = mmf_gpu_units(p->device);
     if (units <= 0)
@@ -70,8 +70,9 @@ double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double 
     const bool dear = p->activation != MMF_ACT_NONE && p->activation != MMF_ACT_RELU;
     const double end = dear ? t->dear : 0, hidden = t->hidden > 0 ? t->hidden + end : 0;
     const double each = hidden > products ? (products + hidden) / 2 : products;
+    const double parted = halving * kernel->tile_m * log +
+                          (kernel->tile_m >> log < MMF_WGMMA_STORED_ROWS ? by_lines : 0);
     const double loads = memory * 1e6 * mmf_nvidia_b_seconds(p);
-    const double loop = turns * each > loads ? turns * each : loads;
-    return 1e-6 * (loop + t->first + (turns - 1) * t->later + (hidden > 0 ? end : turns * end) +
-                   halving * kernel->tile_m * log);
+    const double tiles_of_one = turns * each + (turns - 1) * (t->later + (hidden > 0 ? 0 : end));
+    return 1e-6 * (t->first + (tiles_of_one > loads ? tiles_of_one : loads) + end + parted);
 }
