@@ -86,6 +86,34 @@ def test_a_pair_of_which_one_is_the_same_for_all(torch, tile, expanded):
     compare(torch, got, torch.nn.functional.silu(a.double() @ gate.double()) * (a.double() @ up.double()))
 
 
+@pytest.mark.parametrize("tile", ["64x128x64", "16x128x64"])
+@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [
+        (64, 4096, 1024),  # parts of k, as many as fill the GPU
+        (64, 128, 4096),
+        (16, 7168, 512),
+        (11, 128, 4096),
+        (256, 1024, 264),  # two tiles share B
+        (130, 200, 520),  # an odd row of tiles, an edge of both axes
+        (8, 40, 64),
+    ],
+)
+def test_few_rows(torch, tile, activation, m, n, k):
+    torch.manual_seed(5)
+    a, w = draw(torch, m, k), draw(torch, n, k, scale=k**-0.5)
+    z = a.double() @ w.double().T
+    for bias in (None, draw(torch, n), torch.randn(n, device=DEVICE)):
+        out = torch.full((m + 1, n + 8), float("nan"), device=DEVICE, dtype=torch.bfloat16)
+        with force_kernel(f"gemm_wgmma_{tile}_bf16_nt"):
+            mf.matmul_fused(a, w.T, bias, activation, out=out[:m, :n])
+        want = z if bias is None else z + bias.double()
+        compare(torch, out[:m, :n], torch.nn.functional.gelu(want) if activation else want)
+        assert torch.isnan(out[m]).all()
+        assert torch.isnan(out[:, n:]).all()
+
+
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_padded_lines(torch, layout):
     torch.manual_seed(3)

@@ -42,6 +42,7 @@ def test_maps_are_made_for_every_call():
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_128x128x64_f16_nt"),
         ("cuLaunchKernelEx", 0, "gemm_wgmma_128x256x64_f16_nt"),
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_pingpong_128x192x64_f16_nt"),
+        ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_64x128x64_f16_nt"),
         ("cuFuncSetAttribute", 0, "gemm_wgmma_64x128x64_f16_nn"),  # once a kernel: no other test has this one
     ],
 )
