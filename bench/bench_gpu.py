@@ -147,6 +147,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, metavar="DIR", help="of torch.compile; by default beside the JSON file")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="SECONDS", help="after it no row is begun")
+    parser.add_argument("--commit", default="", help="what is measured, for a copy of the tree without git")
     parser.add_argument("--write", action="store_true", help="the section of RESULTS.md")
     parser.add_argument("--results", type=Path, default=results.RESULTS, metavar="FILE")
     return parser.parse_args(arguments)
@@ -199,6 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
             kept += row is not None
             if row is None:
                 row = measured(one, clocks)
+                row["commit"] = options.commit or row["commit"]
                 store.add(row)
             rows.append(row)
             print(gpu_rows.line(gpu_rows.cells(row)), flush=True)

@@ -7,6 +7,7 @@ be right.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -92,7 +93,7 @@ def arms_of(
 
 
 def first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".rstrip(": ")
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}".rstrip(": ")
 
 
 def wrong(arm: Callable[[int], Any], exact: torch.Tensor, rows: slice, must: bool) -> str:
@@ -102,5 +103,6 @@ def wrong(arm: Callable[[int], Any], exact: torch.Tensor, rows: slice, must: boo
     except Exception as error:  # a rival may fail in many ways, and the others are still worth their time
         if must:
             raise
-        return first_line(error)
+        far = re.search(r"Greatest absolute difference: \S+", str(error))
+        return f"wrong: {far[0]}" if far else first_line(error)
     return ""

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree
+from types import SimpleNamespace
 
 import pytest
 
@@ -172,10 +174,63 @@ def test_a_rival_that_fails_is_left_out_and_ours_is_an_error(gpu_arms, monkeypat
     monkeypatch.setattr(torch, "mm", lambda x, w, out: out.fill_(7))
     _, arms, skipped, _ = gpu_arms.arms_of(5, 32, 64, "relu", (*ARMS, "compile"), "cpu")
     assert arms.keys() == {*ARMS} - {"mm"}
-    assert skipped == {"mm": "AssertionError: Tensor-likes are not close!", "compile": "RuntimeError: no compiler"}
+    assert re.fullmatch(r"wrong: Greatest absolute difference: \d.*", skipped.pop("mm"))
+    assert skipped == {"compile": "RuntimeError: no compiler"}
     monkeypatch.setattr(gpu_arms.mf, "matmul_fused", lambda *arguments, out: out)
     with pytest.raises(AssertionError, match="not close"):
         gpu_arms.arms_of(5, 32, 64, "relu", ("ours",), "cpu")
+
+
+# --- the samples ---
+
+
+class Gpu:
+    """Stands in for graphs, events and time: a graph takes as many milliseconds as its number."""
+
+    def __init__(self):
+        self.now, self.log = 0.0, []
+
+    def graph(self, number):
+        def replay():
+            self.now += number * 1e-3
+            self.log.append(number)
+
+        return SimpleNamespace(replay=replay)
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.log.append("idle")
+
+    def event(self, enable_timing=False):
+        one = SimpleNamespace(synchronize=lambda: None)
+        one.record = lambda: setattr(one, "when", self.now)
+        one.elapsed_time = lambda end: (end.when - one.when) * 1e3
+        return one
+
+
+@pytest.mark.parametrize("heat", [0.0, 0.5])
+def test_arms_take_turns_idle_or_hot(bench_gpu, monkeypatch, heat):
+    gpu, began = Gpu(), []
+    graphs = {"a": gpu.graph(1), "b": gpu.graph(2), "c": gpu.graph(3)}
+    monkeypatch.setattr(bench_gpu, "captured", lambda sets, arms, calls: graphs)
+    monkeypatch.setattr(bench_gpu, "time", SimpleNamespace(sleep=gpu.sleep, perf_counter=lambda: gpu.now))
+    monkeypatch.setattr(bench_gpu.torch.cuda, "Event", gpu.event)
+    monkeypatch.setattr(bench_gpu.torch.cuda, "synchronize", lambda: None)
+    times = bench_gpu.microseconds(
+        1, graphs, calls=4, rounds=5, heat=heat, begin_clocks=lambda: began.append((gpu.now, len(gpu.log)))
+    )
+    assert {name: [pytest.approx(250 * number)] * 5 for number, name in enumerate("abc", 1)} == times
+    ((when, done),) = began
+    assert when == pytest.approx(heat / 2, abs=0.01)
+    turns = [1, 2, 3, 2, 3, 1, 3, 1, 2] * 3
+    if heat:
+        assert "idle" not in gpu.log
+        assert gpu.log[-21:] == turns[:21]
+        assert sum(gpu.log[:-21]) * 1e-3 == pytest.approx(heat, abs=0.02)
+        assert done > 0
+    else:
+        assert gpu.log[::2] == ["idle"] * 21
+        assert gpu.log[1::2] == turns[:21]
 
 
 # --- what is said of the rows ---
@@ -209,8 +264,8 @@ def test_a_full_run_writes_its_section_and_the_picture_shows_it(run, bench_gpu, 
     measured, text = run("--write")
     assert len(measured) == 28
     assert text.count("\nold\n") == 1
-    _, text = run("--write", "--sustained", "--compile")
-    assert "`python bench/bench_gpu.py --sustained --compile`, commit abc, 2026-11-24" in text
+    _, text = run("--write", "--sustained", "--compile", "--commit", "def")
+    assert "`python bench/bench_gpu.py --sustained --compile`, commit def, 2026-11-24" in text
     assert "after 0.5 s of all arms back to back" in text
     for regime in ("burst", "sustained"):
         points = gpu_roofline.points(text, regime)
