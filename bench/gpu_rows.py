@@ -20,6 +20,13 @@ import results
 KEY = ("m", "n", "k", "activation", "regime", "heat", "arms", "gpu", "torch", "version", "build")
 EPILOGUES = ("eager", "addmm", "compile")  # the rivals that compute what ours does
 COLUMNS = ("mm", "linear", *EPILOGUES, "ours")
+EXPLAINED = {
+    "mm": "torch.mm",
+    "linear": "F.linear",
+    "eager": "linear, then the activation",
+    "addmm": "torch._addmm_activation, whose gelu is the tanh form, at most 0.0005 away",
+    "compile": "torch.compile of eager, max-autotune-no-cudagraphs",
+}
 
 
 def _key(row: dict[str, Any]) -> list[Any]:
@@ -180,16 +187,16 @@ def section(rows: Sequence[dict[str, Any]]) -> str:
         if sustained
         else "each sample after 40 ms idle, so at the clock of a burst"
     )
+    arms = "; ".join(f"{arm}: {what}" for arm, what in EXPLAINED.items() if arm in first["arms"])
+    rivals = ", ".join(arm for arm in EPILOGUES if arm in first["arms"])
     commits, when = ", ".join(sorted({row["commit"] for row in rows})), sorted(row["when"] for row in rows)
     return "\n\n".join(
         [
             f"`{command}`, commit {commits}, {when[0]} to {when[-1]}. {conditions(first)}.",
             f"Microseconds of one call, bfloat16, medians of {min(row['rounds'] for row in rows)} rounds: CUDA graphs, "
             f"operands beyond the last cache, arms in turns, {clocks}. Weights are (N, K), with a bias but for swiglu. "
-            "mm: torch.mm; linear: F.linear; eager: linear, then the activation; addmm: torch._addmm_activation, whose "
-            "gelu is the tanh form, at most 0.0005 away; compile: torch.compile of eager, max-autotune-no-cudagraphs. "
-            "ours / mm: ratio of the medians (quartiles of the rounds' ratios); ours / best: the fastest of eager, "
-            "addmm and compile. Below 1 we are faster. MHz: median SM clock that nvidia-smi gave every 20 ms.",
+            f"{arms}. ours / mm: ratio of the medians (quartiles of the rounds' ratios); ours / best: the fastest of "
+            f"{rivals}. Below 1 we are faster. MHz: median SM clock that nvidia-smi gave every 20 ms.",
             results.markdown(header(first["arms"]), [cells(row) for row in rows]),
             *summary(rows),
             *skipped(rows),
