@@ -1,73 +1,55 @@
-"""Matrix products on an NVIDIA GPU beside torch: bare torch.mm, linear then activation, and one call of ours.
+"""Matrix products on an NVIDIA GPU beside torch: bare torch.mm, with an epilogue in several ways, and one call of ours.
 
-    python bench/bench_gpu.py [--rounds N] [--rows M ...] [--json FILE]
+    python bench/bench_gpu.py [--sustained [SECONDS]] [--compile [--cache DIR]] [--json FILE] [--write]
+                              [--only PATTERN] [--rows M ...] [--rounds N] [--budget SECONDS]
 
 bfloat16, weights (N, K) as nn.Linear has them, a bias but for swiglu. Each arm is a CUDA graph of calls on operands
-that rotate, together larger than the last cache; the arms take turns, each after 40 ms in which the GPU is idle, so
-clocks are high (burst). Every result is compared with float64 first. Shown are medians over the rounds in microseconds,
-the quartiles of ours / mm, and the kernel that the plan chose.
+that rotate, together larger than the last cache; the arms take turns. Burst: each sample after 40 ms in which the GPU
+is idle, so clocks are high. --sustained: samples without idle, after the graphs of all arms ran back to back for a
+time, so clocks are what power leaves. Arms, as far as the activation and this torch have them:
+
+    mm       torch.mm, bare cuBLAS
+    linear   F.linear with the bias
+    eager    F.linear, then the activation
+    addmm    torch._addmm_activation: cuBLASLt's epilogue, relu, and gelu in its tanh form (at most 0.0005 away)
+    compile  torch.compile(mode="max-autotune-no-cudagraphs") of eager; what it compiled is kept in the cache folder
+    ours
+
+Every arm is compared with float64 first. Shown are medians over the rounds in microseconds, the quartiles of ours / mm,
+the fastest rival with an epilogue, the median SM clock that nvidia-smi gives every 20 ms (of burst mostly while idle),
+the kernel that the plan chose; then the means beside the bars of the project. The JSON file keeps each row once it is
+measured. What it has of the same regime, arms, GPU, torch and build is not measured again, so a run can be made in
+pieces. --write: the section "gpu burst" or "gpu sustained" of RESULTS.md, once no row is missing.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import statistics
+import os
+import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gpu_rows
+import machine
+import nvidia_smi
+import results
 import torch
+from gpu_arms import FORMS, Arms, arms_of
 
 import matmul_fused as mf
-
-functional = torch.nn.functional
 
 WEIGHTS = (
     (16384, 4096, "relu"), (8192, 8192, "silu"), (7168, 2048, "silu"), (4096, 1024, "gelu"), (28672, 4096, "swiglu"),
 )  # fmt: skip
 ROWS = (1, 16, 64, 256, 1024, 4096, 8192)
-CACHE = 256 << 20  # bytes, more than the last cache of an H200
 
 
-def swiglu(z: torch.Tensor) -> torch.Tensor:
-    gate, up = z.chunk(2, -1)
-    return functional.silu(gate) * up
-
-
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "relu": functional.relu, "silu": functional.silu, "gelu": functional.gelu, "swiglu": swiglu,
-}  # fmt: skip
-
-
-def arms_of(m: int, n: int, k: int, activation: Any) -> tuple[int, dict[str, Callable[[int], Any]], Any]:
-    """How many sets of operands there are, the arms by set, and what explain says of ours."""
-    size = 2 * (m * k + n * k + m * n)
-    sets = max(2, min(16, CACHE // size + 1))
-    gated = activation == "swiglu"
-    kind: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
-    xs = [torch.randn(m, k, **kind) for _ in range(sets)]
-    ws = [torch.randn(n, k, **kind) / k**0.5 for _ in range(sets)]
-    bias = None if gated else torch.randn(n, **kind)
-    products = [torch.empty(m, n, **kind) for _ in range(sets)]
-    outs = [torch.full((m, n // 2 if gated else n), math.nan, **kind) for _ in range(sets)]
-    function = ACTIVATIONS[activation]
-    arms: dict[str, Callable[[int], Any]] = {
-        "mm": lambda i: torch.mm(xs[i], ws[i].t(), out=products[i]),
-        "eager": lambda i: function(functional.linear(xs[i], ws[i], bias)),
-        "ours": lambda i: mf.matmul_fused(xs[i], ws[i].t(), bias, activation, out=outs[i]),
-    }
-    arms["ours"](0)
-    rows = slice(0, 64)
-    z = xs[0][rows].double() @ ws[0].double().t()
-    exact = function(z if bias is None else z + bias)
-    torch.testing.assert_close(outs[0][rows].double(), exact, rtol=1e-2, atol=1e-2)
-    return sets, arms, mf.explain(xs[0], ws[0].t(), bias, activation)
-
-
-def microseconds(sets: int, arms: dict[str, Callable[[int], Any]], calls: int, rounds: int) -> dict[str, list[float]]:
+def captured(sets: int, arms: Arms, calls: int) -> dict[str, torch.cuda.CUDAGraph]:
     graphs, stream = {}, torch.cuda.Stream()
     for name, arm in arms.items():
         with torch.cuda.stream(stream):
@@ -78,58 +60,158 @@ def microseconds(sets: int, arms: dict[str, Callable[[int], Any]], calls: int, r
         with torch.cuda.graph(graphs[name], stream=stream):
             for i in range(calls):
                 arm(i % sets)
-    times: dict[str, list[float]] = {name: [] for name in arms}
-    names = list(arms)
+    return graphs
+
+
+def heat_up(graphs: dict[str, torch.cuda.CUDAGraph], seconds: float) -> None:
+    """Replay all, again and again; the GPU has the next ones before it is through."""
+    start, before = time.perf_counter(), None
+    while time.perf_counter() - start < seconds:
+        for graph in graphs.values():
+            graph.replay()
+        event = torch.cuda.Event()
+        event.record()
+        if before:
+            before.synchronize()
+        before = event
+
+
+def microseconds(
+    sets: int, arms: Arms, calls: int, rounds: int, heat: float = 0.0, begin_clocks: Callable[[], None] = lambda: None
+) -> dict[str, list[float]]:
+    """Of one call, by round. heat: seconds of work before samples without idle; 0: each sample after 40 ms idle."""
+    graphs = captured(sets, arms, calls)
+    heat_up(graphs, heat / 2)
+    begin_clocks()
+    heat_up(graphs, heat / 2)
+    names, samples = list(arms), []
     for turn in range(rounds + 2):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            time.sleep(0.04)
+            if not heat:
+                torch.cuda.synchronize()
+                time.sleep(0.04)
             begin.record()
             graphs[name].replay()
             end.record()
-            end.synchronize()
             if turn > 1:  # the first ones warm up
-                times[name].append(begin.elapsed_time(end) * 1e3 / calls)
+                samples.append((name, begin, end))
+    torch.cuda.synchronize()
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for name, begin, end in samples:
+        times[name].append(begin.elapsed_time(end) * 1e3 / calls)
     return times
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    torch.manual_seed(0)
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, matmul_fused {mf.__version__}\n")
-    print("| M | N | K | activation | mm | eager | ours | ours / mm | ours / eager | kernel |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    table = []
-    for n, k, activation in WEIGHTS:
-        for m in options.rows:
-            sets, arms, plan = arms_of(m, n, k, activation)
-            calls = sets * (4 if m * n * k < 1 << 36 else 1)
-            times = microseconds(sets, arms, calls, options.rounds)
-            median = {name: statistics.median(values) for name, values in times.items()}
-            ratios = [ours / mm for ours, mm in zip(times["ours"], times["mm"], strict=True)]
-            low, _, high = statistics.quantiles(ratios, n=4)
-            to_mm, to_eager = (median["ours"] / median[name] for name in ("mm", "eager"))
-            shown = " | ".join(f"{median[name]:.1f}" for name in arms)
-            print(
-                f"| {m} | {n} | {k} | {activation} | {shown} | {to_mm:.2f} ({low:.2f}-{high:.2f}) | {to_eager:.2f} | "
-                f"{plan.kernel} |",
-                flush=True,
-            )
-            table.append({"m": m, "n": n, "k": k, "activation": activation, "us": times, "kernel": plan.kernel})
-            if options.json:
-                options.json.write_text(json.dumps(table))
-    means = {
-        rival: statistics.geometric_mean(
-            statistics.median(row["us"]["ours"]) / statistics.median(row["us"][rival]) for row in table
-        )
-        for rival in ("mm", "eager")
+def measured(wanted: dict[str, Any], clocks: nvidia_smi.Clocks) -> dict[str, Any]:
+    """The row that is wanted."""
+    m, n, k, activation = (wanted[name] for name in ("m", "n", "k", "activation"))
+    before = machine.Snapshot()
+    sets, arms, skipped, plan = arms_of(m, n, k, activation, tuple(wanted["arms"]))
+    calls = sets * (4 if m * n * k < 1 << 36 else 1)
+    times = microseconds(sets, arms, calls, wanted["rounds"], wanted["heat"], clocks.begin)
+    about = before.until_now()
+    return wanted | {
+        "us": times,
+        "skipped": skipped,
+        "forms": FORMS.get(activation, {}),
+        "kernel": plan.kernel,
+        "mhz": clocks.median(),
+        "when": about["when"],
+        "commit": about["commit"],
     }
-    print(f"\ngeometric mean, ours / mm {means['mm']:.3f}, ours / eager {means['eager']:.3f}")
+
+
+def gpu_uuid() -> str:
+    return str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
+
+
+def about() -> dict[str, Any]:
+    """Of this GPU and this build."""
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": nvidia_smi.driver(gpu_uuid()),
+        "torch": str(torch.__version__),
+        "version": mf.__version__,
+        "build": machine.about("")["build"],
+    }
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=12, help="2 or more")
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--only", metavar="PATTERN", default="", help="of lines such as '64x8192x8192 silu'")
+    parser.add_argument("--sustained", type=float, nargs="?", const=0.5, default=0.0, metavar="SECONDS")
+    parser.add_argument("--compile", action="store_true", help="with the arm compile: minutes, without its cache")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="of torch.compile; by default beside the JSON file")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--budget", type=float, default=math.inf, metavar="SECONDS", help="after it no row is begun")
+    parser.add_argument("--commit", default="", help="what is measured, for a copy of the tree without git")
+    parser.add_argument("--write", action="store_true", help="the section of RESULTS.md")
+    parser.add_argument("--results", type=Path, default=results.RESULTS, metavar="FILE")
+    return parser.parse_args(arguments)
+
+
+def keep_compiled(options: argparse.Namespace) -> None:
+    """Inductor and Triton ask the environment when they first compile."""
+    folder = (options.json.parent if options.json else results.ROOT / "build/bench") / "compiled"
+    folder = (options.cache or folder).resolve()
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
+
+
+def write(options: argparse.Namespace, found: dict[str, dict[str, Any] | None], regime: str) -> None:
+    missing = [name for name, row in found.items() if row is None]
+    if missing:
+        print(f"{options.results.name} is left as it is: {len(missing)} rows are still to be measured")
+        return
+    rows = [row for row in found.values() if row]
+    results.write_section(options.results, f"gpu {regime}", gpu_rows.section(rows))
+    print(f"{options.results.name}: section gpu {regime}; python bench/gpu_roofline.py draws it")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    start = time.perf_counter()
+    if options.compile:
+        keep_compiled(options)
+    torch.manual_seed(0)
+    regime = "sustained" if options.sustained else "burst"
+    arms = ["mm", "linear", "eager", "addmm", *(["compile"] if options.compile else []), "ours"]
+    shared = {"regime": regime, "heat": options.sustained, "arms": arms, "rounds": options.rounds, **about()}
+    store = gpu_rows.Store(options.json)
+    print(f"{gpu_rows.conditions(shared)}, {regime}\n")
+    titles = gpu_rows.header(arms)
+    print(f"{gpu_rows.line(titles)}\n{gpu_rows.line(['---'] * len(titles))}", flush=True)
+
+    def wanted(m: int, n: int, k: int, activation: str) -> dict[str, Any]:
+        return {"m": m, "n": n, "k": k, "activation": activation, **shared}
+
+    rows, kept, later = [], 0, 0
+    with nvidia_smi.Clocks(gpu_uuid()) as clocks:
+        for one in (wanted(m, *weight) for weight in WEIGHTS for m in options.rows):
+            if not re.search(options.only, gpu_rows.name_of(one)):
+                continue
+            row = store.find(one)
+            if row is None and time.perf_counter() - start > options.budget:
+                later += 1
+                continue
+            kept += row is not None
+            if row is None:
+                row = measured(one, clocks)
+                row["commit"] = options.commit or row["commit"]
+                store.add(row)
+            rows.append(row)
+            print(gpu_rows.line(gpu_rows.cells(row)), flush=True)
+    lines = [*gpu_rows.summary(rows), *gpu_rows.skipped(rows)]
+    print("", *lines, f"{kept} rows were measured before, {later} are left for later.", sep="\n")
+    print(f"{time.perf_counter() - start:.0f} s")
+    if options.write:
+        every = [wanted(m, *weight) for weight in WEIGHTS for m in ROWS]
+        write(options, {gpu_rows.name_of(one): store.find(one) for one in every}, regime)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

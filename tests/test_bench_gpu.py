@@ -1,0 +1,365 @@
+"""bench_gpu.py without a GPU: which rows it measures, its arms on the CPU, its means, its section and picture."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree
+from types import SimpleNamespace
+
+import pytest
+
+from test_bench import BENCH, load
+
+ARMS = ["mm", "linear", "eager", "addmm", "ours"]
+H200 = {"gpu": "NVIDIA H200", "driver": "1.2", "torch": "2.11", "version": "0.1.0", "build": "b1"}
+
+
+@pytest.fixture(scope="module")
+def bench_gpu():
+    return load("bench_gpu", "torch")
+
+
+@pytest.fixture(scope="module")
+def gpu_arms():
+    return load("gpu_arms", "torch")
+
+
+@pytest.fixture(scope="module")
+def gpu_rows():
+    return load("gpu_rows")
+
+
+@pytest.fixture(scope="module")
+def gpu_roofline():
+    return load("gpu_roofline")
+
+
+def row_of(wanted, **us):
+    """Three rounds of each arm, a tenth of it apart, at 100 microseconds where nothing else is said."""
+    times = {arm: us.get(arm, 100.0) for arm in wanted["arms"] if us.get(arm, 100.0)}
+    return {
+        **wanted,
+        "us": {arm: [0.9 * value, value, 1.1 * value] for arm, value in times.items()},
+        "skipped": {arm: "no reason" for arm in wanted["arms"] if arm not in times},
+        "forms": {"addmm": "tanh"} if wanted["activation"] == "gelu" else {},
+        "kernel": "gemm_wgmma_x",
+        "mhz": 1980,
+        "when": "2026-11-24 12:00:00 +0000",
+        "commit": "abc",
+    }
+
+
+def call(m, n, k, activation, **us):
+    asked = {"regime": "burst", "heat": 0.0, "arms": ARMS, "rounds": 3, **H200}
+    return row_of({"m": m, "n": n, "k": k, "activation": activation, **asked}, **us)
+
+
+# --- which rows are measured ---
+
+
+@pytest.fixture
+def run(bench_gpu, monkeypatch, tmp_path):
+    """A function that runs the bench with canned times; which calls were measured, and RESULTS.md."""
+    asked = []
+
+    def canned(wanted, clocks):
+        asked.append(wanted)
+        return row_of(wanted, addmm=0.0 if wanted["activation"] in ("silu", "swiglu") else 90.0, ours=80.0)
+
+    monkeypatch.setattr(bench_gpu, "measured", canned)
+    monkeypatch.setattr(bench_gpu, "gpu_uuid", lambda: "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, "")
+    markers = "".join(f"<!-- gpu {name}: begin -->\nold\n<!-- gpu {name}: end -->\n" for name in ("burst", "sustained"))
+    (tmp_path / "R.md").write_text(markers)
+
+    def main(*arguments, **about):
+        asked.clear()
+        monkeypatch.setattr(bench_gpu, "about", lambda: H200 | about)
+        paths = ["--json", str(tmp_path / "new/gpu.json"), "--results", str(tmp_path / "R.md"), "--rounds", "3"]
+        assert bench_gpu.main([*paths, *arguments]) == 0
+        return [f"{one['m']} {one['activation']}" for one in asked], (tmp_path / "R.md").read_text()
+
+    return main
+
+
+def test_a_measured_row_is_not_measured_again(run, tmp_path, capsys):
+    assert run("--only", "gelu", "--rows", "1", "16")[0] == ["1 gelu", "16 gelu"]
+    written = json.loads((tmp_path / "new/gpu.json").read_text())
+    assert [(row["m"], row["regime"], row["gpu"]) for row in written] == [(m, "burst", "NVIDIA H200") for m in (1, 16)]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["gpu.json"]
+    capsys.readouterr()
+    assert run("--only", "gelu", "--rows", "1", "16", "64")[0] == ["64 gelu"]
+    told = capsys.readouterr().out
+    assert "2 rows were measured before, 0 are left for later." in told
+    assert "| 1 | 4096 | 1024 | gelu | 100.0 | 100.0 | 100.0 | 90.0 (tanh) | 80.0 | 0.80 (0.80-0.80) | " in told
+    assert told.count("nvidia-smi is not in PATH") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "about"),
+    [
+        (["--sustained"], {}),
+        (["--compile"], {}),
+        (["--rounds", "4"], {}),
+        ([], {"gpu": "NVIDIA H100"}),
+        ([], {"torch": "2.12"}),
+        ([], {"version": "0.2.0"}),
+        ([], {"build": "b2"}),
+    ],
+)
+def test_another_row_is_measured_and_both_are_kept(run, tmp_path, arguments, about):
+    some = ["--only", "gelu", "--rows", "1"]
+    run(*some)
+    assert run(*some, *arguments, **about)[0] == ["1 gelu"]
+    assert run(*some, *arguments, **about)[0] == []
+    assert run(*some)[0] == []
+    # More rounds replace fewer.
+    assert len(json.loads((tmp_path / "new/gpu.json").read_text())) == (1 if "--rounds" in arguments else 2)
+
+
+def test_no_row_begins_after_the_budget(run, capsys):
+    assert run("--budget", "-1", "--only", "gelu")[0] == []
+    assert "0 rows were measured before, 7 are left for later." in capsys.readouterr().out
+
+
+def test_what_is_compiled_lies_beside_the_json_file(run, tmp_path):
+    run("--only", "nothing", "--compile")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "new/compiled")
+    run("--only", "nothing", "--compile", "--cache", str(tmp_path / "other"))
+    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "other/triton")
+
+
+def test_rows_of_an_older_file_stay(run, tmp_path):
+    (tmp_path / "new").mkdir()
+    older = {"m": 1, "n": 4096, "k": 1024, "activation": "gelu", "us": {"mm": [1.0]}}
+    (tmp_path / "new/gpu.json").write_text(json.dumps([older]))
+    assert run("--only", "gelu", "--rows", "1")[0] == ["1 gelu"]
+    assert older in json.loads((tmp_path / "new/gpu.json").read_text())
+
+
+# --- the arms ---
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu", "gelu", "swiglu"])
+def test_arms_compute_what_they_say(gpu_arms, activation):
+    sets, arms, skipped, plan = gpu_arms.arms_of(5, 32, 64, activation, tuple(ARMS), "cpu")
+    left_out = {"addmm"} if activation in ("silu", "swiglu") else set()
+    assert arms.keys() == {*ARMS} - left_out
+    assert skipped == dict.fromkeys(left_out, f"torch._addmm_activation has no {activation}")
+    assert sets == 16
+    assert plan.kernel.startswith("cpu_")
+    assert arms["ours"](15).shape == (5, 16 if activation == "swiglu" else 32)
+
+
+def test_tanh_form_of_gelu_is_within_the_tolerance(gpu_arms):
+    """What cuBLASLt computes as GELU: away from gelu by less than a tenth of what the check lets pass."""
+    torch = pytest.importorskip("torch")
+    z = torch.linspace(-30, 30, 60001, dtype=torch.float64)
+    gelu = torch.nn.functional.gelu
+    assert (gelu(z, approximate="tanh") - gelu(z)).abs().max() < 5e-4 < gpu_arms.TOLERANCE["atol"] / 10
+
+
+def test_a_rival_that_fails_is_left_out_and_ours_is_an_error(gpu_arms, monkeypatch):
+    torch = pytest.importorskip("torch")
+
+    def refuse(layer):
+        raise RuntimeError("no compiler\nand more lines")
+
+    monkeypatch.setattr(gpu_arms, "compiled", refuse)
+    monkeypatch.setattr(torch, "mm", lambda x, w, out: out.fill_(7))
+    _, arms, skipped, _ = gpu_arms.arms_of(5, 32, 64, "relu", (*ARMS, "compile"), "cpu")
+    assert arms.keys() == {*ARMS} - {"mm"}
+    assert re.fullmatch(r"wrong: Greatest absolute difference: \d.*", skipped.pop("mm"))
+    assert skipped == {"compile": "RuntimeError: no compiler"}
+    monkeypatch.setattr(gpu_arms.mf, "matmul_fused", lambda *arguments, out: out)
+    with pytest.raises(AssertionError, match="not close"):
+        gpu_arms.arms_of(5, 32, 64, "relu", ("ours",), "cpu")
+
+
+# --- the samples ---
+
+
+class Gpu:
+    """Stands in for graphs, events and time: a graph takes as many milliseconds as its number."""
+
+    def __init__(self):
+        self.now, self.log = 0.0, []
+
+    def graph(self, number):
+        def replay():
+            self.now += number * 1e-3
+            self.log.append(number)
+
+        return SimpleNamespace(replay=replay)
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.log.append("idle")
+
+    def event(self, enable_timing=False):
+        one = SimpleNamespace(synchronize=lambda: None)
+        one.record = lambda: setattr(one, "when", self.now)
+        one.elapsed_time = lambda end: (end.when - one.when) * 1e3
+        return one
+
+
+@pytest.mark.parametrize("heat", [0.0, 0.5])
+def test_arms_take_turns_idle_or_hot(bench_gpu, monkeypatch, heat):
+    gpu, began = Gpu(), []
+    graphs = {"a": gpu.graph(1), "b": gpu.graph(2), "c": gpu.graph(3)}
+    monkeypatch.setattr(bench_gpu, "captured", lambda sets, arms, calls: graphs)
+    monkeypatch.setattr(bench_gpu, "time", SimpleNamespace(sleep=gpu.sleep, perf_counter=lambda: gpu.now))
+    monkeypatch.setattr(bench_gpu.torch.cuda, "Event", gpu.event)
+    monkeypatch.setattr(bench_gpu.torch.cuda, "synchronize", lambda: None)
+    times = bench_gpu.microseconds(
+        1, graphs, calls=4, rounds=5, heat=heat, begin_clocks=lambda: began.append((gpu.now, len(gpu.log)))
+    )
+    assert {name: [pytest.approx(250 * number)] * 5 for number, name in enumerate("abc", 1)} == times
+    ((when, done),) = began
+    assert when == pytest.approx(heat / 2, abs=0.01)
+    turns = [1, 2, 3, 2, 3, 1, 3, 1, 2] * 3
+    if heat:
+        assert "idle" not in gpu.log
+        assert gpu.log[-21:] == turns[:21]
+        assert sum(gpu.log[:-21]) * 1e-3 == pytest.approx(heat, abs=0.02)
+        assert done > 0
+    else:
+        assert gpu.log[::2] == ["idle"] * 21
+        assert gpu.log[1::2] == turns[:21]
+
+
+# --- what is said of the rows ---
+
+
+def test_means_beside_the_bars(gpu_rows):
+    rows = [
+        call(1, 4096, 1024, "gelu", ours=80.0, addmm=100.0),
+        call(64, 8192, 8192, "silu", ours=125.0, addmm=0.0, eager=150.0),
+        call(1, 28672, 4096, "swiglu", ours=101.0, addmm=0.0),
+    ]
+    assert gpu_rows.summary(rows) == [
+        "without swiglu, ours / mm, 2 calls: geometric mean 1.000 (at most 1.00 met), "
+        "largest 1.250 (at most 1.10 missed), 64x8192x8192 silu.",
+        "swiglu, ours / mm, 1 calls: geometric mean 1.010 (at most 1.02 met), largest 1.010, 1x28672x4096 swiglu.",
+        "ours / best of eager, addmm, 3 calls: geometric mean 0.876 (at most 0.90 met), "
+        "largest 1.010 (at most 1.05 met), 1x28672x4096 swiglu.",
+    ]
+    assert gpu_rows.skipped(rows) == ["Left out: addmm; no reason: 64x8192x8192 silu, 1x28672x4096 swiglu."]
+    without = call(1, 4096, 1024, "gelu", mm=0.0, eager=0.0, addmm=0.0)
+    without["mhz"] = None
+    assert gpu_rows.cells(without)[4:] == ("-", "100.0", "-", "-", "100.0", "-", "-", "-", "gemm_wgmma_x")
+    assert gpu_rows.summary([without]) == []
+
+
+def test_a_full_run_writes_its_section_and_the_picture_shows_it(run, bench_gpu, gpu_roofline, tmp_path, capsys):
+    _, text = run("--write", "--only", "gelu")
+    assert text.count("old") == 2
+    assert "R.md is left as it is: 28 rows are still to be measured" in capsys.readouterr().out
+    assert gpu_roofline.draw(text) == ""
+    measured, text = run("--write")
+    assert len(measured) == 28
+    assert text.count("\nold\n") == 1
+    _, text = run("--write", "--sustained", "--compile", "--commit", "def")
+    assert "`python bench/bench_gpu.py --sustained --compile`, commit def, 2026-11-24" in text
+    assert "after 0.5 s of all arms back to back" in text
+    for regime in ("burst", "sustained"):
+        points = gpu_roofline.points(text, regime)
+        assert len(points) == 2 * len(bench_gpu.WEIGHTS) * len(bench_gpu.ROWS)
+        first = next(point for point in points if point.arm == "mm")
+        assert first.rate == pytest.approx(2 * 16384 * 4096 / 100e-6)
+        assert first.intensity == pytest.approx(16384 * 4096 / (16384 * 4096 + 4096 + 16384))
+        assert [point.arm for point in points[-2:]] == ["ours", "mm"]
+        assert points[-2].intensity > points[-1].intensity  # of swiglu half the columns are stored
+    root = xml.etree.ElementTree.fromstring(gpu_roofline.draw(text))
+    dots = [one for one in root if one.tag.endswith("circle") and one.get("r") == "3"]
+    assert len(dots) == 2 * 2 * 35
+    said = [one.text for one in root if one.tag.endswith("text")]
+    assert "line: published by NVIDIA, 4.8 TB/s and 989 Tflop/s" in said
+    assert any(line.startswith("sustained: NVIDIA H200, driver 1.2, torch 2.11, ") for line in said)
+    (tmp_path / "R.md").write_text(text)
+    gpu_roofline.main(tmp_path / "R.md", tmp_path / "p.svg")
+    assert (tmp_path / "p.svg").read_text() == gpu_roofline.draw(text)
+    with pytest.raises(ValueError, match="not measured on one of NVIDIA H200"):
+        gpu_roofline.draw(text.replace("NVIDIA H200", "NVIDIA H100"))
+
+
+def test_the_picture_of_this_repository_shows_its_sections(gpu_roofline):
+    drawn, picture = gpu_roofline.draw((BENCH / "RESULTS.md").read_text()), gpu_roofline.PICTURE
+    assert (picture.read_text() if picture.exists() else "") == drawn, "run: python bench/gpu_roofline.py"
+
+
+# --- clocks ---
+
+
+def fake_nvidia_smi(tmp_path, script):
+    path = tmp_path / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{script}\n")
+    path.chmod(0o755)
+
+
+def ended(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def until(true):
+    for _ in range(500):
+        if true():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not come to pass in 10 s")
+
+
+POLLS = "while :; do echo 1755; sleep 0.01; done"
+
+
+def polled(clocks):
+    until(lambda: len(clocks.samples) > 3)
+    clocks.begin()
+    assert clocks.median() is None
+    until(lambda: clocks.median() is not None)
+    assert clocks.median() == 1755
+    raise KeyboardInterrupt
+
+
+def test_clocks_are_polled_and_the_child_ends(tmp_path, monkeypatch):
+    nvidia_smi = load("nvidia_smi")
+    fake_nvidia_smi(tmp_path, f"echo '[N/A]'; echo 300; {POLLS}")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(KeyboardInterrupt), nvidia_smi.Clocks("some-id") as clocks:
+        polled(clocks)
+    assert clocks.samples[0][1] == 300
+    assert ended(int((tmp_path / "pid").read_text()))
+
+
+def test_the_child_ends_with_a_process_that_is_killed(tmp_path):
+    load("nvidia_smi")
+    fake_nvidia_smi(tmp_path, POLLS)
+    program = "import nvidia_smi, time\nwith nvidia_smi.Clocks():\n    time.sleep(60)"
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(BENCH)}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as process:
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+        process.kill()
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: ended(pid))
+
+
+def test_a_driver_that_does_not_answer_is_said(tmp_path, monkeypatch, capsys):
+    nvidia_smi = load("nvidia_smi")
+    fake_nvidia_smi(tmp_path, "echo 580.1\necho 580.1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert nvidia_smi.driver() == "580.1"
+    fake_nvidia_smi(tmp_path, "exit 9")
+    assert nvidia_smi.driver() == "not known"
+    with nvidia_smi.Clocks() as clocks:
+        until(lambda: clocks.child.poll() is not None)
+    assert clocks.median() is None
+    assert "nvidia-smi gave no clocks" in capsys.readouterr().out
