@@ -160,7 +160,9 @@ def call(
         activation,
     )
     shape = torch.Size(op.shapes(x, weight, up, activation)[0])
-    stride = torch._prims_common.make_contiguous_strides_for(shape)
+    stride = [1]
+    for length in reversed(shape[1:]):
+        stride.insert(0, stride[0] * max(length, 1))
     return DTensor.from_local(
-        _waited(result), x.device_mesh, places.result, run_check=False, shape=shape, stride=stride
+        _waited(result), x.device_mesh, places.result, run_check=False, shape=shape, stride=tuple(stride)
     )
