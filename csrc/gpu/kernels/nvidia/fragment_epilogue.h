@@ -29,6 +29,16 @@ template <int Dtype> MMF_DEVICE mmf_float2 unpack_pair(unsigned pair)
                         form::template load<float>((unsigned short)(pair >> 16))};
 }
 
+/* An element of the bias, of float32 or of A's dtype, from its bits; none: -0, which changes
+ * nothing. */
+template <int Dtype> MMF_DEVICE float loaded_bias(const mmf_gemm_args &args, unsigned bits)
+{
+    const int dtype = args.dtype[MMF_GEMM_BIAS];
+    return dtype == MMF_GEMM_ABSENT    ? -0.f
+           : dtype == MMF_GEMM_FLOAT32 ? float_of(bits)
+                                       : element<Dtype>::template load<float>((unsigned short)bits);
+}
+
 /* Four 8 x 8 matrices of 16-bit elements, a row of each to the address of one of the 32 lanes. */
 MMF_DEVICE void store_matrices(unsigned address, const unsigned bits[4])
 {
@@ -119,14 +129,9 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
             load_bias<unsigned short>();
     }
 
-    /* What was loaded; none: -0, which changes nothing. */
     __attribute__((device, always_inline)) float bias_of(unsigned bits) const
     {
-        const int dtype = args.gemm.dtype[MMF_GEMM_BIAS];
-        return dtype == MMF_GEMM_ABSENT ? -0.f
-               : dtype == MMF_GEMM_FLOAT32
-                   ? float_of(bits)
-                   : element<Dtype>::template load<float>((unsigned short)bits);
+        return loaded_bias<Dtype>(args.gemm, bits);
     }
 
     /* z of a chunk, from its sums; Up: of the up columns. */

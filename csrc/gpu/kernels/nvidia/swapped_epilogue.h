@@ -86,20 +86,6 @@ struct swapped_epilogue {
             load_bias<unsigned short>();
     }
 
-    /* After it; -0: none, changes nothing. */
-    __attribute__((device, always_inline)) void convert_bias()
-    {
-        const int dtype = args.gemm.dtype[MMF_GEMM_BIAS];
-        alpha = (float)args.gemm.alpha;
-        MMF_UNROLL
-        for (int half = 0; half < 2; half++)
-            bias[half] =
-                dtype == MMF_GEMM_ABSENT ? -0.f
-                : dtype == MMF_GEMM_FLOAT32
-                    ? float_of(loaded[half])
-                    : element<row::operands>::template load<float>((unsigned short)loaded[half]);
-    }
-
     __attribute__((device, always_inline)) unsigned shared_barrier() const
     {
         return memory + MMF_WGMMA_SHARED_BARRIER;
@@ -183,7 +169,10 @@ struct swapped_epilogue {
             memory + MMF_WGMMA_RING_BYTES / 2 + consumer * MMF_WGMMA_STORE_BYTES;
         if (log)
             share(sum);
-        convert_bias();
+        alpha = (float)args.gemm.alpha;
+        MMF_UNROLL
+        for (int half = 0; half < 2; half++)
+            bias[half] = loaded_bias<row::operands>(args.gemm, loaded[half]);
         switch (args.gemm.activation) {
 #define MMF_HOT(id)                                                                                \
     case ACT_##id:                                                                                 \
