@@ -91,12 +91,12 @@ def test_a_pair_of_which_one_is_the_same_for_all(torch, tile, expanded):
 @pytest.mark.parametrize(
     ("m", "n", "k"),
     [
-        (64, 4096, 1024),  # parts of k, as many as fill the GPU
-        (64, 128, 4096),
+        (64, 4096, 1024),  # tiles of 64 rows: parts of k; of 16: B shared
+        (64, 128, 4096),  # parts of k in both
         (16, 7168, 512),
         (11, 128, 4096),
         (256, 1024, 264),  # two tiles share B
-        (130, 200, 520),  # an odd row of tiles, an edge of both axes
+        (130, 200, 520),  # an edge of both axes
         (8, 40, 64),
     ],
 )

@@ -63,42 +63,51 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
     return true;
 }
 
-/* The time is given as one tile whose operations take as long. */
-static void set_microseconds(mmf_work *w, double microseconds)
+/* How often as many workgroups as run at once take their turn; 0: the GPU is not known. */
+static double turns_of(const mmf_kernel *kernel, const mmf_problem *p, double tiles, int threads)
 {
-    w->tiles = 1;
-    w->tile_flops = microseconds * 1e3 * GFLOPS;
+    const int each = threads / mmf_gpu_instances[kernel->instance].threads;
+    const double at_once = (double)mmf_gpu_units(p->device) * each;
+    return at_once <= 0 ? 0 : tiles <= at_once ? 1 : tiles / at_once;
 }
 
-/* Microseconds besides those of memory, which the cost model adds, fitted to an H200: what the
- * first tile takes, and a step of k of as many tiles as run at once. A row with four steps was
- * fastest; one with half or twice as many reads memory 3 % slower, as if there were more of it. */
-static void hopper_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+/* One row. Microseconds besides those of memory, which the cost model adds, fitted to an H200: what
+ * the first tile takes, and a step of k of as many tiles as run at once. A row of kernels.def with
+ * four steps was fastest; one with half or twice as many reads memory 3 % slower, as if there were
+ * more of it. */
+static void one_row_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
-    enum { THREADS_AT_ONCE = 768, FEWER_AT_ONCE = 512, BEST_STEPS = 4, DEEP = 2048 };
+    enum { THREADS = 768, FEWER = 512, BEST_STEPS = 4, DEEP = 2048 }; /* threads of a unit */
     const double first = 1.5, step = 0.8, slower = 0.03;
-    const int threads = mmf_gpu_instances[kernel->instance].threads;
-    const bool few = kernel->tile_m > 1 || kernel->tile_k == DEEP;
-    const double at_once =
-        (double)mmf_gpu_units(p->device) * ((few ? FEWER_AT_ONCE : THREADS_AT_ONCE) / threads);
-    if (at_once <= 0)
+    const double turns = turns_of(kernel, p, w->tiles, kernel->tile_k == DEEP ? FEWER : THREADS);
+    if (turns <= 0)
         return;
-    const double turns = w->tiles <= at_once ? 1 : w->tiles / at_once;
     const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
     const double octaves = fabs(log2((double)p->k / kernel->tile_k / BEST_STEPS));
     const double bytes =
         w->tiles * kernel->tile_n * (double)p->k * mmf_dtypes[p->dtype[MMF_B]].size;
     w->bytes = octaves * slower * bytes;
-    if (kernel->tile_m > 1) /* memory is not hidden, and the next workgroups find it idle */
-        set_microseconds(w, 2.9 + ceil(turns) * steps * 0.2 + (ceil(turns) - 1) * 3 +
-                                1e6 * mmf_nvidia_b_seconds(p));
-    else
-        set_microseconds(w, first + turns * steps * step);
+    mmf_nvidia_set_microseconds(w, first + turns * steps * step, GFLOPS);
+}
+
+/* Two to four rows: memory is not hidden, and the workgroups of a later turn find it idle. */
+static void few_rows_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
+{
+    enum { THREADS = 512 };
+    const double first = 2.9, later = 3, step = 0.2;
+    const double turns = ceil(turns_of(kernel, p, w->tiles, THREADS));
+    const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
+    if (turns > 0)
+        mmf_nvidia_set_microseconds(
+            w, first + turns * steps * step + (turns - 1) * later + 1e6 * mmf_nvidia_b_seconds(p),
+            GFLOPS);
 }
 
 static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
-    (p->device.type == MMF_ROCM ? mmf_amd_gemv_work : hopper_work)(kernel, p, w);
+    (p->device.type == MMF_ROCM ? mmf_amd_gemv_work
+     : kernel->tile_m == 1      ? one_row_work
+                                : few_rows_work)(kernel, p, w);
 }
 
 static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
@@ -135,17 +144,16 @@ static bool supports_thin(const mmf_kernel *kernel, const mmf_problem *p, char *
     return true;
 }
 
-/* As hopper_work(), but memory is not hidden: where B is large, gemm_wgmma is faster. */
+/* As few_rows_work(); where B is large, gemm_wgmma is faster. */
 static void thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
-    enum { AT_ONCE = 2, FEW = 4 }; /* workgroups of a unit; rows that take less */
+    enum { THREADS = 512, FEW = 4 }; /* rows that take less */
     const double first = p->m <= FEW ? 1.7 : 2.5, step = 0.6;
-    const double at_once = (double)mmf_gpu_units(p->device) * AT_ONCE;
-    if (at_once <= 0)
-        return;
-    const double turns = w->tiles <= at_once ? 1 : w->tiles / at_once;
+    const double turns = turns_of(kernel, p, w->tiles, THREADS);
     const double steps = (double)mmf_gpu_tiles(p->k, kernel->tile_k);
-    set_microseconds(w, first + turns * steps * step + 1e6 * mmf_nvidia_b_seconds(p));
+    if (turns > 0)
+        mmf_nvidia_set_microseconds(w, first + turns * steps * step + 1e6 * mmf_nvidia_b_seconds(p),
+                                    GFLOPS);
 }
 
 const mmf_family mmf_gpu_mma_thin = {

@@ -6,6 +6,7 @@
 #include "gpu/epilogue_form.h"
 #include "gpu/kernels/nvidia/repack_args.h"
 #include "gpu/kernels/nvidia/wgmma_args.h"
+#include "gpu/nvidia_tiles.h"
 #include "gpu/repack.h"
 
 #include <stddef.h>
@@ -16,9 +17,8 @@ _Static_assert(sizeof(mmf_wgmma_args) + sizeof(mmf_repack_args) + 2 * MMF_ARGUME
                    MMF_ARGUMENT_BYTES,
                "arguments of two launches");
 
-/* Lines of boxes: of A or B not along k, of out; see gemm_wgmma.hip. */
-enum { BOX_LINES = 64, OUT_LINES = 16 };
-enum { GFLOPS = 5700 }; /* of a compute unit: 8192^3 on an H200 */
+enum { BOX_LINES = 64 }; /* of A or B not along k; see gemm_wgmma.hip */
+enum { GFLOPS = 5700 };  /* of a compute unit: 8192^3 on an H200 */
 
 /* Tensor copies: coordinates are 32 bits, an outer stride is below 2^40 bytes and, like the
  * address, a multiple of 16. */
@@ -236,7 +236,7 @@ static mmf_status bind_launch(const mmf_launch_plan *plan, const mmf_problem *p,
     const bool by_turns = takes_turns(launch->instance, &args->gemm);
     if (!code && (by_turns || args->out_by_copies)) {
         describe_out(p, &m);
-        code = encode(gpu->driver, p, &m, by_turns ? OUT_LINES : MMF_WGMMA_STORED_ROWS,
+        code = encode(gpu->driver, p, &m, by_turns ? MMF_WGMMA_WARP_ROWS : MMF_WGMMA_STORED_ROWS,
                       buffers->data[MMF_OUT], &args->out);
     }
     return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_TENSOR_MAP, gpu->ordinal) : MMF_OK;
@@ -263,9 +263,7 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
         return;
     if (operands && mmf_gpu_repack(p, operands, &repacked))
         seconds += mmf_gpu_repack_seconds(p, &repacked);
-    /* The time is given as one tile whose operations take as long. */
-    w->tiles = 1;
-    w->tile_flops = seconds * 1e9 * GFLOPS;
+    mmf_nvidia_set_microseconds(w, seconds * 1e6, GFLOPS);
 }
 
 /* The launch of the matrix product. */

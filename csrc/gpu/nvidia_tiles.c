@@ -94,19 +94,25 @@ static double microseconds(const mmf_tile_time *t, const mmf_kernel *kernel, con
     return steps * step * (wide ? 1 : t->slow) + t->first + (turns - 1) * t->later;
 }
 
+/* Bytes of a weight's distinct elements. */
+static double weight_bytes(const mmf_problem *p, int operand)
+{
+    double bytes = (double)p->n * (double)p->k * mmf_dtypes[p->dtype[operand]].size;
+    for (int axis = 0; axis < p->batch_ndim; axis++)
+        bytes *= p->strides[operand].batch[axis] ? (double)p->batch_shape[axis] : 1;
+    return bytes;
+}
+
 double mmf_nvidia_b_seconds(const mmf_problem *p)
 {
     const double of_units = 30e9 * mmf_gpu_units(p->device); /* as plan/cost.c has it */
     const double reached = mmf_gpu_bandwidth(p->device);
-    const double matrices =
-        (mmf_problem_gated(p) ? 2 : 1) *
-        (p->batch_ndim && !p->strides[MMF_B].batch[0] ? 1 : (double)mmf_gpu_batches(p));
-    return (double)p->n * (double)p->k * matrices * mmf_dtypes[p->dtype[MMF_B]].size /
-           (reached > 0 && reached < of_units ? reached : of_units);
+    const double bytes =
+        weight_bytes(p, MMF_B) + (mmf_problem_gated(p) ? weight_bytes(p, MMF_B_UP) : 0);
+    return bytes / (reached > 0 && reached < of_units ? reached : of_units);
 }
 
-/* The time is given as one tile whose operations take as long. */
-static void set_time(mmf_work *w, double microseconds, double gflops)
+void mmf_nvidia_set_microseconds(mmf_work *w, double microseconds, double gflops)
 {
     w->tiles = 1;
     w->tile_flops = microseconds * 1e3 * gflops;
@@ -117,7 +123,7 @@ void mmf_nvidia_tiles_work(const mmf_tile_time *rows, size_t count, double gflop
 {
     const mmf_tile_time *t = time_of(rows, count, kernel, p);
     if (t && mmf_gpu_units(p->device) > 0)
-        set_time(w, microseconds(t, kernel, p, 1), gflops);
+        mmf_nvidia_set_microseconds(w, microseconds(t, kernel, p, 1), gflops);
 }
 
 void mmf_nvidia_tiles_configure(const mmf_kernel *kernel, const mmf_problem *p,
@@ -186,7 +192,7 @@ void mmf_nvidia_split_work(const mmf_tile_time *rows, size_t count, double gflop
     double time;
     parts_of(rows, count, kernel, p, &time);
     if (time > 0)
-        set_time(w, time, gflops);
+        mmf_nvidia_set_microseconds(w, time, gflops);
 }
 
 void mmf_nvidia_split_configure(const mmf_tile_time *rows, size_t count, const mmf_kernel *kernel,

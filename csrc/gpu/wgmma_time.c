@@ -2,6 +2,7 @@
 #include "gpu/wgmma_time.h"
 
 #include "gpu/describe.h"
+#include "gpu/kernels/nvidia/wgmma_args.h"
 #include "gpu/nvidia_tiles.h"
 
 enum { MAX_PARTS_LOG = 3, MIN_STEPS = 4 }; /* the largest portable cluster; steps of k in a part */
@@ -62,7 +63,9 @@ double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double 
                          t->tile_k != kernel->tile_k))
         t++;
     const int log = tiles < units ? mmf_wgmma_parts_log(kernel, p, (int64_t)tiles) : 0;
-    const double all = tiles * (1 << log);
+    const int64_t rows = mmf_gpu_tiles(p->m, kernel->tile_m);
+    const bool alone = !log && mmf_wgmma_shares_b(kernel, p) && rows % 2; /* the last row */
+    const double all = tiles * (1 << log) * (alone ? (double)(rows + 1) / (double)rows : 1);
     const double steps = (double)mmf_gpu_tiles(mmf_gpu_tiles(p->k, kernel->tile_k), 1 << log);
     const double share = all < units ? all / units : 1;
     const double turns = all <= units ? 1 : (double)mmf_gpu_tiles((int64_t)all, (int64_t)units);

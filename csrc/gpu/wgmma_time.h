@@ -5,10 +5,7 @@
 
 #include "gpu/gemm.h"
 
-enum {
-    MMF_WGMMA_TALL_ROWS = 128, /* of a tile; of fewer, B is the tall operand, and */
-    MMF_WGMMA_STORED_ROWS = 8, /* are stored at once: the least share of a part of k in registers */
-};
+enum { MMF_WGMMA_TALL_ROWS = 128 }; /* of a tile; where it has fewer, B is the tall operand */
 
 /* log2 of the workgroups that share a tile of so many, each a part of k. */
 int mmf_wgmma_parts_log(const mmf_kernel *kernel, const mmf_problem *problem, int64_t tiles);

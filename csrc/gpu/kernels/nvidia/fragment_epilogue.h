@@ -204,8 +204,8 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     __attribute__((device, always_inline)) void store_chunk(const float *sum, int chunk,
                                                             int batch) const
     {
-        const unsigned buffer =
-            stores + chunk % 2 * MMF_WGMMA_STORE_BYTES + thread / 32 * (16 * 128);
+        const unsigned buffer = stores + chunk % 2 * MMF_WGMMA_STORE_BYTES +
+                                thread / 32 * (MMF_WGMMA_WARP_ROWS * MMF_WGMMA_LINE);
         const int lane = thread % 32, line = lane % 16;
         if (is_elected()) {
             if (chunk == 0)

@@ -98,7 +98,7 @@ MMF_DEVICE void prefetch_bias(const mmf_gemm_args &args, const tile &t)
         prefetch(t.matrix(operand) + t.n0 * size + at);
 }
 
-/* One tile, its sums by way of shared memory. */
+/* One tile: its sums stay in registers, or go by way of shared memory. */
 MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
 {
     const int thread = thread_id() % GROUP, consumer = thread_id() / GROUP;
@@ -177,7 +177,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
         wait_for_stores<0>();
 }
 
-/* Tiles of 128 rows have either form of the epilogue, others share one way. */
+/* Tiles of 128 rows stay where their epilogue is that of registers; others have one tile. */
 template <bool ByLines> struct consumers {
     static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
     {

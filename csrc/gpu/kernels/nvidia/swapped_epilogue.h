@@ -3,9 +3,8 @@
  * what common/epilogue_registers.h does without gates, C and a bias per row; gpu/gemm_wgmma.c says
  * when.
  * Path of a call: the last step of a tile of gemm_wgmma with fewer than 128 rows, from the sums to
- * global memory by way of swizzled lines in shared memory. The workgroups of a cluster, which have
- * the products of a part of k each, first give each other the sums of the rows that each finishes.
- */
+ * global memory by way of swizzled lines in shared memory. Workgroups that have the products of a
+ * part of k each first give each other the sums of the rows that each finishes. */
 #ifndef MMF_SWAPPED_EPILOGUE_H
 #define MMF_SWAPPED_EPILOGUE_H
 
@@ -16,11 +15,13 @@
  * of one share of the rows, warp by warp. */
 enum {
     WARPS = CONSUMERS * 4,
-    LINES = 8,           /* rows of out that are stored at once */
+    LINES = MMF_WGMMA_STORED_ROWS,
     RUNS = SUMS / 4,     /* of 16 bytes that a thread has */
     RUN_BYTES = 16 * 32, /* of a warp */
 };
-static_assert(!SWAPPED || RUNS * RUN_BYTES * WARPS <= MMF_WGMMA_RING_BYTES, "sums fit the ring");
+static_assert(!SWAPPED || (RUNS & (RUNS - 1)) == 0, "parts of k have as many runs each");
+static_assert(!SWAPPED || RUNS * RUN_BYTES * WARPS <= MMF_WGMMA_BIASES - MMF_WGMMA_STORES,
+              "the sums of other parts of k fit where stores are");
 static_assert(2 * STAGES * 8 <= MMF_WGMMA_SHARED_BARRIER - MMF_WGMMA_BARRIERS, "above the ring's");
 
 /* Bytes of shared memory of this workgroup to another one of the cluster. */
@@ -160,7 +161,8 @@ struct swapped_epilogue {
         }
     }
 
-    /* Once both consumers have all products: they and the sums lie where stages were. */
+    /* Once both consumers have all products: sums that are sent, and lines on their way to out, lie
+     * where stages were. */
     __attribute__((device, always_inline)) void finish(float (&sum)[SUMS])
     {
         const unsigned lines = FLAT >> log;

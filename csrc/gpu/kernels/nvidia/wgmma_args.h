@@ -20,17 +20,20 @@ typedef struct mmf_wgmma_args {
     mmf_tensor_map a, b, b_up, out;
     unsigned cluster_log, parts_log;
     unsigned char a_batched, b_batched, b_up_batched;
-    unsigned char out_by_copies; /* the epilogue of swapped_epilogue.h */
+    unsigned char out_by_copies; /* of tiles of fewer than 128 rows: swapped_epilogue.h */
 } mmf_wgmma_args;
 
 /* Bytes of a swizzled line. */
 enum { MMF_WGMMA_LINE = 128, MMF_WGMMA_CONSUMERS = 2 };
 enum { MMF_WGMMA_STORE_BYTES = 64 * 128 }; /* 64 rows of a line each, on their way to out */
+/* Rows of a box of out: of a warp of tiles of 128 rows, and of tiles of fewer. */
+enum { MMF_WGMMA_WARP_ROWS = 16, MMF_WGMMA_STORED_ROWS = 8 };
 enum { MMF_WGMMA_RING_BYTES = 192 * 1024 };
 
-/* Bytes, in this order: stages of A and B, as many as fit; two store buffers for each consumer; the
- * bias of the tile's columns for each consumer; the ring's barriers; the matrices of a tile, or of
- * a tile for each consumer. */
+/* Bytes, in this order: stages of A and B, as many as fit; two store buffers for each consumer,
+ * where swapped_epilogue.h has the sums of other parts of k; the bias of the tile's columns for
+ * each consumer; the ring's barriers and that of these sums; the matrices of a tile, or of a tile
+ * for each consumer. */
 #define MMF_WGMMA_STAGE_BYTES(tile_m, tile_n) (((tile_m) + (tile_n)) * MMF_WGMMA_LINE)
 #define MMF_WGMMA_STAGES(tile_m, tile_n)                                                           \
     (MMF_WGMMA_RING_BYTES / MMF_WGMMA_STAGE_BYTES(tile_m, tile_n))

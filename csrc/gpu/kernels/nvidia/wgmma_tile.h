@@ -1,5 +1,5 @@
 /* What the kernels on Hopper's matrix instructions share: how a tile lies in shared memory, which
- * tiles a workgroup takes, the thread that fills the ring, and how a workgroup begins and ends.
+ * tiles a workgroup takes, the warp that fills the ring, and how a workgroup begins and ends.
  * Path of a call: gemm_wgmma.hip and gemm_wgmma_pingpong.hip, of which a workgroup is two
  * warpgroups that multiply and one whose first warp copies A and B. */
 #ifndef MMF_NVIDIA_WGMMA_TILE_H
@@ -17,7 +17,7 @@ enum {
     SWAPPED = row::tile_m < TALL_ROWS,
     FLAT = SWAPPED ? row::tile_m : row::tile_n,
     ROUNDED = row::operands == MMF_GEMM_FLOAT32, /* to 11 bits */
-    ONE_TILE = SWAPPED | ROUNDED,                /* a workgroup, its sums by way of the ring */
+    ONE_TILE = SWAPPED | ROUNDED,                /* of a workgroup */
     LINE = row::tile_k,                          /* elements */
     STEPS = MMF_WGMMA_LINE / 32,                 /* of k that an instruction takes, in a line */
     STAGES = MMF_WGMMA_STAGES(row::tile_m, row::tile_n),
@@ -160,7 +160,7 @@ MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map,
     }
 }
 
-/* One thread: fill stages as they become empty. */
+/* One whole warp: fill stages as they become empty. */
 MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t, int batch)
 {
     r.parity = 1; /* all stages are empty */
