@@ -14,6 +14,7 @@ from matmul_fused.testing.cases import BATCHES, MASKING, TOPICS, all_cases
 from matmul_fused.testing.covering import Space
 from matmul_fused.testing.formulas import ACTIVATIONS, GATED, erfc, is_gated, resolve
 from matmul_fused.testing.inputs import make_inputs
+from matmul_fused.testing.propagate import Ball, Step
 from matmul_fused.testing.reference import Expected, assert_close, bound, compare
 from matmul_fused.testing.rounding import DTYPES, FORMATS, numpy_dtype, overflow_as
 
@@ -416,3 +417,18 @@ def test_a_jump_whose_other_branch_reaches_infinity(got, value):
     both = Expected(*(np.array([0.0]) for _ in range(3)), spread=None, other=other, either=np.array([True]))
     with np.errstate(invalid="ignore"):
         assert both.nearest(np.array([got])).value == value
+
+
+@pytest.mark.parametrize("got", [np.inf, -np.inf, np.nan])
+def test_a_jump_times_infinity(got):
+    """Of z that is 0 or within its error of it: 0 times infinity is NaN, the other branch has no right value."""
+    gate, up = (Ball(*(np.array([x]) for x in ball)) for ball in ((-1e-9, 1e-8, 1e-8), (np.inf, 0.0, 0.0)))
+    row = GATED["fatreglu"]
+    step = Step("float32", None, True)
+    with np.errstate(invalid="ignore"):
+        y = step.times(step.apply(row.gate, gate, (0.0,)), step.apply(row.up, up, (0.0,)))
+        expected = Expected(
+            y.value, y.value, y.value, None, y.free, Expected(*3 * (y.other.value,), None, y.other.free), y.either
+        )
+        found = expected.nearest(np.array([got]))
+    assert np.isnan(found.value) if np.isnan(got) else found.free

@@ -63,14 +63,21 @@ class Expected:
         other = None if self.other is None else self.other.reshape(shape)
         return Expected(self.value.reshape(shape), low, high, spread, free, other, either)
 
+    def _beyond(self, out: Array) -> Array:
+        """How far each result is outside of its interval; NaN is right where it is the value, all are where free."""
+        right = (self.low <= out) & (out <= self.high)  # asked first: an infinity is in an interval that ends there
+        right = right | (np.isnan(out) & np.isnan(self.value))
+        if self.free is not None:
+            right = right | self.free
+        distance = np.maximum(self.low - out, out - self.high)
+        return np.where(right, 0, np.where(np.isnan(distance), np.inf, distance))
+
     def nearest(self, out: Array) -> Expected:
         """With one interval for each element: of the branches that it may be on, that which a result is nearer to."""
         other = self.other
         if other is None or self.either is None:
             return self
-        beyond, beyond_other = (
-            np.where((x.low <= out) & (out <= x.high), 0, np.maximum(x.low - out, out - x.high)) for x in (self, other)
-        )  # asked first: an infinity is in an interval that ends there, but inf - inf is NaN
+        beyond, beyond_other = self._beyond(out), other._beyond(out)
         nearer = np.abs(out - other.value) < np.abs(out - self.value)
         taken = self.either & ((beyond_other < beyond) | ((beyond_other == beyond) & nearer))
 
