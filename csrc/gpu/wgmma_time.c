@@ -76,6 +76,6 @@ double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double 
     const double parted = halving * kernel->tile_m * log +
                           (kernel->tile_m >> log < MMF_WGMMA_STORED_ROWS ? by_lines : 0);
     const double loads = memory * 1e6 * mmf_nvidia_b_seconds(p);
-    const double tiles_of_one = turns * each + (turns - 1) * (t->later + (hidden > 0 ? 0 : end));
-    return 1e-6 * (t->first + (tiles_of_one > loads ? tiles_of_one : loads) + end + parted);
+    const double of_unit = turns * each + (turns - 1) * (t->later + (hidden > 0 ? 0 : end));
+    return 1e-6 * (t->first + (of_unit > loads ? of_unit : loads) + end + parted);
 }
