@@ -112,7 +112,7 @@ def arm(timing: Timing, flops: int) -> dict[str, Any]:
     }
 
 
-def run(problem: Problem, quick: bool) -> dict[str, Any]:
+def run(problem: Problem, quick: bool, seconds: float = 4.0) -> dict[str, Any]:
     """Check, then time every way and the alternating loop."""
     first = rivals.Operands(problem)
     ways = rivals.ways(problem, first)
@@ -126,7 +126,7 @@ def run(problem: Problem, quick: bool) -> dict[str, Any]:
     if quick:
         limits: dict[str, Any] = {"rounds": 3, "sample_seconds": 0.0, "warm_up_seconds": 0.0}
     else:
-        limits = {"rounds": 25, "sample_seconds": 0.02, "budget_seconds": 4.0, "between": settle}
+        limits = {"rounds": 25, "sample_seconds": 0.02, "budget_seconds": seconds, "between": settle}
     before = machine.Snapshot()
 
     def timed(calls: dict[str, Any]) -> list[dict[str, Any]]:
@@ -161,6 +161,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="few rounds, to see that it works; RESULTS.md stays as it is"
     )
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="of the rounds of all ways, and of the loops; five rounds at least"
+    )
     parser.add_argument("--json", metavar="FILE", type=Path, default=ROOT / "build/bench/cpu.json")
     parser.add_argument("--plot", metavar="FILE.png", type=Path, help="also draw a picture there (needs matplotlib)")
     parser.add_argument("--results", metavar="FILE", type=Path, default=ROOT / "bench/RESULTS.md")
@@ -181,7 +184,7 @@ def main(arguments: list[str] | None = None, heap: str = "is as the C library ha
     found = {} if options.quick else merged(options.json, about)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     for problem in progress(chosen, "bench"):
-        found[problem.name] = run(problem, options.quick)
+        found[problem.name] = run(problem, options.quick, options.seconds)
         options.json.write_text(json.dumps({"about": about, "results": found}, indent=1) + "\n")
     rows = [found[p.name] for p in PROBLEMS if p.name in found]
     show("time of the rival / time of matmul_fused (quartiles)", results.CPU_HEADER, results.cpu_rows(rows))

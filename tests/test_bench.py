@@ -209,7 +209,7 @@ def two_problems(bench_cpu, rivals, monkeypatch, tmp_path):
     """A function that runs the bench on two problems with canned times: ours 2, 2.5 and 3 ms, torch's twice those."""
     problems = (rivals.Problem("a", 2, 3, 4, listed=True), rivals.Problem("b", 5, 6, 7, listed=True))
 
-    def canned(problem, quick):
+    def canned(problem, quick, seconds):
         def arm(name, factor):
             samples = [factor * x for x in (0.002, 0.0025, 0.003)]
             return {"name": name, "median_s": samples[1], "gflops": 1.0, "samples_s": samples}

@@ -216,6 +216,7 @@ def test_arms_take_turns_idle_or_hot(bench_gpu, monkeypatch, heat):
     monkeypatch.setattr(bench_gpu, "time", SimpleNamespace(sleep=gpu.sleep, perf_counter=lambda: gpu.now))
     monkeypatch.setattr(bench_gpu.torch.cuda, "Event", gpu.event)
     monkeypatch.setattr(bench_gpu.torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(bench_gpu.torch.cuda, "_sleep", lambda cycles: gpu.log.append("covered"))
     times = bench_gpu.microseconds(
         1, graphs, calls=4, rounds=5, heat=heat, begin_clocks=lambda: began.append((gpu.now, len(gpu.log)))
     )
@@ -225,12 +226,14 @@ def test_arms_take_turns_idle_or_hot(bench_gpu, monkeypatch, heat):
     turns = [1, 2, 3, 2, 3, 1, 3, 1, 2] * 3
     if heat:
         assert "idle" not in gpu.log
+        assert "covered" not in gpu.log
         assert gpu.log[-21:] == turns[:21]
         assert sum(gpu.log[:-21]) * 1e-3 == pytest.approx(heat, abs=0.02)
         assert done > 0
     else:
-        assert gpu.log[::2] == ["idle"] * 21
-        assert gpu.log[1::2] == turns[:21]
+        assert gpu.log[::3] == ["idle"] * 21
+        assert gpu.log[1::3] == ["covered"] * 21
+        assert gpu.log[2::3] == turns[:21]
 
 
 # --- what is said of the rows ---
