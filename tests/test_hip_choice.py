@@ -15,6 +15,7 @@ PICKED = {
         (1, 4096, 4096): "gemm_gemv_1x16x1024",
         (16, 5120, 8192): "gemm_thin_16x32x512",
         (64, 8192, 8192): "gemm_thin_32x32x512",  # two tiles below each other share a die's cache
+        (256, 2112, 7168): "gemm_pingpong_staged_splitk_64x128x64",  # LDS has no more to do than the matrix cores
         (256, 4096, 14336): "gemm_pingpong_staged_splitk_128x256x64",  # 32 tiles for 304 units
         (1024, 4096, 14336): "gemm_pingpong_staged_splitk_128x256x64",
         (4096, 4096, 4096): "gemm_pingpong_staged_256x256x64",
@@ -25,20 +26,30 @@ PICKED = {
         (16, 5120, 8192): "gemm_thin_16x32x512",
         (256, 4096, 14336): "gemm_pingpong_splitk_128x256x64",
         (1024, 4096, 14336): "gemm_pingpong_splitk_128x256x64",
+        (1024, 3072, 2048): "gemm_pingpong_128x128x64",  # LDS is busier in tiles of 128x192
         (4096, 4096, 4096): "gemm_pingpong_256x256x64",  # one tile for every unit
         (8192, 8192, 8192): "gemm_pingpong_256x256x64",
     },
     "gfx90a": {
         (1, 4096, 4096): "gemm_gemv_1x16x1024",
         (16, 5120, 8192): "gemm_thin_16x32x512",
-        (64, 8192, 8192): "gemm_thin_32x32x512",
+        (64, 8192, 8192): "gemm_pingpong_staged_64x128x64",  # 2 % before gemm_thin
         (256, 4096, 4096): r"_(64|128|256)x(64|128|192|256)x64",  # twice as good as gemm_thin by AMD's model Origami
         (256, 4096, 14336): "gemm_pingpong_staged_splitk_128x256x64",  # 32 tiles for 104 units
         (1024, 4096, 14336): r"_(64|128|256)x(128|192|256)x64",
         (4096, 4096, 4096): r"_(128|256)x(128|192|256)x64",
     },
-    "gfx1100": {(1, 4096, 4096): "gemm_gemv_1x16x1024", (4096, 4096, 4096): "gemm_wmma_128x"},
-    "gfx1201": {(1, 4096, 4096): "gemm_gemv_1x16x1024", (4096, 4096, 4096): "gemm_wmma_128x256x32"},
+    "gfx1100": {
+        (1, 4096, 4096): "gemm_gemv_1x16x1024",
+        (4096, 4096, 4096): "gemm_wmma_128x",
+        (12288, 128, 4096): "gemm_wmma_256x128x32",  # one tile for every unit
+    },
+    "gfx1201": {
+        (1, 4096, 4096): "gemm_gemv_1x16x1024",
+        (4096, 4096, 4096): "gemm_wmma_128x256x32",
+        (8192, 128, 4096): "gemm_wmma_256x128x32",  # one tile for every unit
+        (8192, 384, 4096): "gemm_wmma_256x128x32",  # 128 columns of every other tile of 128x256 lie beyond it
+    },
 }
 # Bytes a second, published: docs/amd_gpus.md.
 MEMORY = {

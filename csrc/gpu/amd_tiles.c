@@ -10,7 +10,7 @@
 #include <math.h>
 
 /* Of a compute unit: bytes on their way from memory, bytes written to LDS a cycle; figures of CDNA,
- * taken for all. Waves of 4 SIMDs, each with sums of 64 columns. */
+ * taken for all. Waves of 4 SIMDs, each with sums of 64 columns, of 192 96. */
 enum { FLIGHT_BYTES = 44 << 10, WRITE = 128, SIMDS = 4, COLUMNS = 64 };
 
 /* What a tile takes besides its steps: cycles of the way of its first loads; instructions of each
@@ -55,6 +55,18 @@ static void set_cycles(const mmf_gpu_part *gpu, double cycles, mmf_work *work)
     work->tile_flops = cycles / gpu->hertz * MMF_AMD_GFLOPS * 1e9;
 }
 
+/* Lines of A and of B that all waves read in a step: those of their sums. In tiles of 64 x 128 of
+ * pingpong_staged.h a wave has half of its lines of A in registers, as it loaded them. */
+static double lines_read(const mmf_kernel *kernel, double waves)
+{
+    const bool staged = kernel->family == &mmf_gpu_pingpong_staged ||
+                        kernel->family == &mmf_gpu_pingpong_staged_splitk;
+    const bool own = staged && kernel->tile_m == 64 && kernel->tile_n == 128;
+    const double columns = kernel->tile_n % 192 ? COLUMNS : COLUMNS / 2 * 3;
+    const double rows = (double)kernel->tile_m * kernel->tile_n / columns;
+    return waves * columns + (own ? rows / 2 : rows);
+}
+
 void mmf_amd_tiles_work(double idle, const mmf_kernel *kernel, const mmf_problem *p, mmf_work *work)
 {
     mmf_amd_faster_tiles_work(1, idle, kernel, p, work);
@@ -76,10 +88,8 @@ void mmf_amd_faster_tiles_work(double faster, double idle, const mmf_kernel *ker
     const double sums = (double)kernel->tile_m * kernel->tile_n;
     const double products =
         2 * sums * kernel->tile_k / (faster * gpu->flops[size / 4]) + 2 * waves * idle;
-    /* Every wave reads its lines of A and of B. */
-    const double rows = sums / COLUMNS;
     const double reads =
-        (waves * SIMDS * COLUMNS + rows) * kernel->tile_k * size / gpu->read + bytes / WRITE;
+        lines_read(kernel, waves * SIMDS) * kernel->tile_k * size / gpu->read + bytes / WRITE;
     const double step = together(fmax(products, reads), loads);
     const double most = most_tiles(p, work);
     /* Tiles of one wave on a SIMD, or of two on all four, share the unit with others, which

@@ -15,8 +15,9 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
  * the instructions in the loops of docs/amd_objects.md. */
 static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
-    const int rows = kernel->tile_m / 2; /* of a wave: two above each other */
-    const int columns = kernel->tile_n * 64 / mmf_gpu_instances[kernel->instance].threads;
+    const int waves = mmf_gpu_instances[kernel->instance].threads / 32;
+    const int rows = kernel->tile_m > 128 ? 64 : kernel->tile_m / 2; /* of a wave */
+    const int columns = kernel->tile_m / rows * kernel->tile_n / waves;
     mmf_amd_tiles_work((rows + columns) / 2., kernel, p, w);
 }
 

@@ -99,7 +99,7 @@ _SHUFFLES = {  # n of whole blocks by 16, k of whole fragments by 32
 for _family in ("gemm_pingpong", "gemm_pingpong_staged", "gemm_thin"):
     TAKES[_family] = _CHUNKS | _SHUFFLES
 TAKES["gemm_wmma"] = _CHUNKS | {
-    "m": (1, 7, 17, 64, 72, 128, 136),  # tiles of 64 to 256, steps of 32
+    "m": (1, 7, 17, 64, 72, 128, 136, 264),  # tiles of 64 to 256, steps of 32
     "n": (8, 24, 64, 72, 128, 136, 264),
     "k": (8, 24, 32, 40, 64, 136),
     "layout": ("NN", "NT"),

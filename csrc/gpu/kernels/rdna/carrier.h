@@ -89,26 +89,27 @@ template <int Lines, int Threads> struct carrier<true, Lines, Threads> {
     }
 };
 
-/* A thread takes a chunk, eight lines, of four neighbouring k, and transposes; half of the waves
- * take the right half of the lines. Eight neighbours write all of a line. */
+/* A thread takes a chunk, eight lines, of LOADS neighbouring k, and transposes; half of the waves
+ * take the right half of the lines. Those that differ in k alone write all of a line. */
 template <int Lines, int Threads> struct carrier<false, Lines, Threads> {
-    enum { LOADS = 4, HALF = Lines / 2 };
-    static_assert(Lines == Threads, "8 of each, in steps of 32 k");
+    enum { LOADS = Lines * RUNS / Threads, BESIDE = LINE_K / LOADS, HALF = Lines / 2 };
+    static_assert(LOADS == 4 || LOADS == 2, "it writes 8 bytes, or 4");
+    typedef unsigned some __attribute__((ext_vector_type(LOADS / 2))); /* of a line */
     descriptor memory;
-    unsigned pitch, offset[LOADS], slot[4];
+    unsigned pitch, offset[LOADS], slot[5]; /* of lines 0, 2, 4, 6, and 7 */
     chunk next[LOADS];
 
     static __attribute__((device, always_inline)) unsigned first_k()
     {
-        return ((unsigned)thread_id() & 7) * LOADS;
+        return (unsigned)thread_id() % BESIDE * LOADS;
     }
 
     __attribute__((device, always_inline)) void start(const operand_lines &left,
                                                       const operand_lines &right, bool other)
     {
-        const bool second = __builtin_amdgcn_readfirstlane(thread_id() / HALF);
+        const bool second = __builtin_amdgcn_readfirstlane(thread_id() / (Threads / 2));
         const operand_lines &of = second ? right : left;
-        const unsigned line = (unsigned)thread_id() / 8 * 8;
+        const unsigned line = (unsigned)thread_id() / BESIDE * 8;
         const unsigned mine = other && second ? line - HALF : line;
         pitch = of.pitch;
         memory = __builtin_amdgcn_make_buffer_rsrc(
@@ -117,8 +118,8 @@ template <int Lines, int Threads> struct carrier<false, Lines, Threads> {
         for (int i = 0; i < LOADS; i++)
             offset[i] = mine < of.count ? (first_k() + i) * pitch + mine * 2 : NOWHERE;
         MMF_UNROLL
-        for (unsigned e = 0; e < 4; e++) /* and the line below */
-            slot[e] = place(line + 2 * e, first_k() / 8) + (first_k() & 4) * 2;
+        for (unsigned i = 0; i < 5; i++)
+            slot[i] = place(line + (i < 4 ? 2 * i : 7), first_k() / 8) + first_k() % 8 * 2;
     }
 
     __attribute__((device, always_inline)) void fetch_cut(unsigned k, unsigned left)
@@ -140,8 +141,16 @@ template <int Lines, int Threads> struct carrier<false, Lines, Threads> {
     __attribute__((device, always_inline)) void put(local lines) const
     {
         MMF_UNROLL
-        for (unsigned e = 0; e < 8; e++)
-            *(MMF_LOCAL half_chunk *)(lines + slot[e / 2] + e % 2 * LINE) = transposed(next, e);
+        for (unsigned e = 0; e < 8; e++) {
+            const unsigned pick = e % 2 ? 0x07060302 : 0x05040100; /* high halves, or low */
+            some of_line;
+            MMF_UNROLL
+            for (int i = 0; i < LOADS / 2; i++)
+                of_line[i] =
+                    __builtin_amdgcn_perm(next[2 * i + 1][e / 2], next[2 * i][e / 2], pick);
+            const unsigned to = e < 7 ? slot[e / 2] + e % 2 * LINE : slot[4];
+            *(MMF_LOCAL some *)(lines + to) = of_line;
+        }
     }
 };
 

@@ -7,12 +7,12 @@
 #include "gpu/kernels/common/epilogue_registers.h"
 #include "gpu/kernels/rdna/fragment.h"
 
-/* The sums of one of 2 x WAVES_N waves: blocks of 16 rows and 16 columns, half of the columns in
- * each half of the tile (gated: of gate and up). A run of the epilogue in registers is a lane's row
- * of a block. */
+/* The sums of one of WAVES_M x WAVES_N waves: blocks of 16 rows and 16 columns, half of the columns
+ * in each half of the tile (gated: of gate and up). 64 x 64 sums are half of a wave's registers; it
+ * has no more. A run of the epilogue in registers is a lane's row of a block. */
 template <class Row> struct wave_sums {
     enum {
-        WAVES_M = 2,
+        WAVES_M = Row::tile_m > 128 ? Row::tile_m / 64 : 2,
         WAVES_N = Row::threads / LANES / WAVES_M,
         ROWS = Row::tile_m / WAVES_M,
         COLUMNS = Row::tile_n / WAVES_N,

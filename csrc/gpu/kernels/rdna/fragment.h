@@ -13,11 +13,13 @@ enum {
 };
 
 /* Where chunk c of a line lies. Lanes that read at once have lines that follow each other, or, of
- * B on gfx11, four and the four 8 below: either way 8 lanes find 32 banks. */
+ * B on gfx11, four and the four 8 below: either way 8 lanes find 32 banks. Lanes that write lines
+ * from end to end have two at once, 8 apart: of every other eight the last one lies first. */
 MMF_DEVICE unsigned place(unsigned line, unsigned c)
 {
     const unsigned swizzle = (line >> 1 & 1) | ((line >> 2 ^ line >> 3) & 1) << 1;
-    return line * LINE + (c ^ swizzle) * 16;
+    const unsigned turned = (line & ~7u) | ((line + (line >> 3 & 1)) & 7);
+    return turned * LINE + (c ^ swizzle) * 16;
 }
 
 typedef float block __attribute__((ext_vector_type(8))); /* this lane's part of 16 x 16 sums */

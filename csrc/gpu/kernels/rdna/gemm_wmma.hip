@@ -3,10 +3,10 @@
  * Path of a call: chosen where it is modelled as faster than gemm_simt; launched by
  * gpu/launch_plan.c.
  *
- * Each of the waves, 2 above each other, computes up to 64 x 64 sums of a tile: columns of its left
- * half and as many half a tile further (gated: gate and up). Two steps of k lie in LDS: while one
- * is multiplied, the next one is written from registers, and the one after that is on its way to
- * them.
+ * Each of the waves, 2 above each other or 4 of 256 rows, computes up to 64 x 64 sums of a tile:
+ * columns of its left half and as many half a tile further (gated: gate and up). Two steps of k lie
+ * in LDS: while one is multiplied, the next one is written from registers, and the one after that
+ * is on its way to them.
  *
  * The last step of k comes first: it alone may be cut. */
 #include "gpu/kernels/rdna/carrier.h"
