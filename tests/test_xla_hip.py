@@ -27,7 +27,7 @@ class Run:
         self.stream = self.dev.stream()
         self.xla = Xla("ROCM", self.stream.handle, self.dev.ordinal)
         self.memory = {}
-        self.xla.allocate, self.xla.free = self.allocate, lambda at: self.memory.pop(at)
+        self.xla.allocate, self.xla.free = self.allocate, self.memory.pop
 
     def allocate(self, size):
         """From a caching allocator: what is given back is free in the order of the stream."""

@@ -78,16 +78,14 @@ def test_pair_c_multiply_and_preactivation():
     out, z = run.result((5, 6), "float64"), run.result((5, 12), "float64")
     names = {"up": "B[1]", "bias_up": "bias[1]"}
     assert run.call(out, z, names=names, activation="swiglu", alpha=-2.0, beta=0.5) is None
-    keywords = {"C": c, "multiply": multiply, "alpha": -2, "beta": 0.5}
-    want_z = np.empty((5, 12))
-    want = mf.matmul_fused(A, (gate, up), (BIAS[0], 0.5), "swiglu", out_dtype="float64", preactivation=want_z, **keywords)
-    np.testing.assert_allclose(out.numpy(), want, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(z.numpy(), want_z, rtol=1e-5, atol=1e-5)
+    keywords = {"C": c, "alpha": -2.0, "beta": 0.5}
+    check(out.numpy(), A, (gate, up), (BIAS[0], 0.5), activation="swiglu", multiply=multiply, **keywords)
+    check(z.numpy(), A, np.concatenate((gate, up), 1), np.append(BIAS[0], np.float32([0.5] * 6)), **keywords)
 
 
 def test_transposed_operands_and_a_repeated_batch():
     bias = draw((3, 1, 6))
-    run = Run(**{"A": axes(A.T, 3), "B": axes(B.T, 3), "bias": bias})
+    run = Run(A=axes(A.T, 3), B=axes(B.T, 3), bias=bias)
     out = run.result((3, 5, 6))
     assert run.call(out, names={"A": "A.T", "B": "B.T"}, activation="relu") is None
     for i in range(3):

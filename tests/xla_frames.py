@@ -41,9 +41,7 @@ GetOrdinal = struct("GetOrdinal", context=VOID, ordinal=INT32)
 BufferStruct = struct("BufferStruct", dtype=INT32, data=VOID, rank=INT64, shape=VOID)
 Buffers = struct("Buffers", count=INT64, types=VOID, buffers=VOID)
 Attributes = struct("Attributes", count=INT64, types=VOID, names=VOID, values=VOID)
-Frame = struct(
-    "Frame", api=VOID, context=VOID, stage=INT32, arguments=Buffers, results=Buffers, attributes=Attributes
-)
+Frame = struct("Frame", api=VOID, context=VOID, stage=INT32, arguments=Buffers, results=Buffers, attributes=Attributes)
 
 
 class Span(ctypes.Structure):
@@ -155,9 +153,7 @@ class Xla:
         for one in buffers:
             shape = self._hold((INT64 * max(len(one.shape), 1))(*one.shape))
             size = ctypes.sizeof(BufferStruct)
-            made.append(
-                self._hold(BufferStruct(size, None, DTYPES[one.dtype], one.pointer, len(one.shape), shape))
-            )
+            made.append(self._hold(BufferStruct(size, None, DTYPES[one.dtype], one.pointer, len(one.shape), shape)))
         types = self._hold((INT32 * max(len(made), 1))(*[BUFFER] * len(made)))
         return Buffers(ctypes.sizeof(Buffers), None, len(made), types, self._pointers(made))
 
