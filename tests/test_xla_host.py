@@ -11,6 +11,7 @@ import pytest
 import matmul_fused as mf
 import stub_cuda
 from gpu_support import Capture, Stream, balance, driver, in_child  # noqa: F401
+from matmul_fused import _core
 from matmul_fused.testing import force_kernel
 from stub_cuda import DeviceArray, calls, clear_log, fail_next
 from support import DTYPES, check, draw, same_bits
@@ -20,7 +21,7 @@ A, B, BIAS = draw((5, 70), seed=1), draw((70, 6), seed=2), draw((1, 6), seed=3)
 LONG = draw((3, 8192), seed=1), draw((8192, 13), seed=2)  # split in K
 SPLIT = ["gemm_simt_splitk_64x64x16_f32_any", "reduce_splitk_16x64x1_f32_any"]
 BYTES = 32 * 3 * 16 * 4  # of the workspace: pieces, rows, columns in whole fours
-SM_90A = any(arch == "sm_90a" for arch, _, _ in mf._core.device_objects())
+SM_90A = any(arch == "sm_90a" for arch, _, _ in _core.device_objects())
 
 
 def buffer(array):
@@ -47,7 +48,7 @@ class Run:
 
 
 def launched():
-    return [line.split("(")[1].split(",")[0] for line in calls("cuLaunchKernel")]
+    return [line.split("(")[1].split(",")[0] for line in calls("cuLaunchKernel", "cuLaunchKernelEx")]
 
 
 @pytest.fixture
@@ -161,6 +162,39 @@ def test_threads_of_xla():
     assert failed == []
     for i, out in enumerate(outs):
         check(out.numpy(), A + i, B)
+
+
+# Plans that are kept
+
+
+def test_calls_with_other_addresses():
+    """The third finds its plan; an output that would overwrite an operand is refused by then, too."""
+    for i in range(4):
+        run = Run(A=A + i, B=B, bias=BIAS)
+        out = run.result((5, 6))
+        assert run.call(out, activation="relu") is None
+        check(out.numpy(), A + i, B, BIAS, activation="relu")
+        square = Run(A=draw((6, 6)), B=draw((6, 6), seed=1))
+        if i:
+            assert square.call(square.result((6, 6))) is None
+        error = square.call(square.operands["B"])
+        assert error.text.startswith("out shares memory with B")
+        assert error.code == INVALID_ARGUMENT
+
+
+def test_a_measured_choice_is_taken_from_then_on():
+    run = Run(A=LONG[0], B=LONG[1])
+    out = run.result((3, 13))
+    before = [run.call(out) or launched() for _ in range(3)][-1]
+    other = "gemm_simt_64x64x16_f32_any"
+    assert other not in before
+    key = mf.explain(*run.operands.values(), out=out).key
+    try:
+        _core._set_tuned([(key, other, 1e-6)])
+        assert [run.call(out) or launched() for _ in range(3)] == [[other]] * 3
+    finally:
+        _core._set_tuned([])
+    assert (run.call(out) or launched()) == before
 
 
 # The workspace

@@ -3,8 +3,8 @@
  * package. Path of a call: under jax.jit, see handler.h. */
 #include "xla/handler.h"
 
-#include "plan/plan.h"
 #include "xla/context.h"
+#include "xla/plans.h"
 
 #include <string.h>
 
@@ -232,22 +232,20 @@ static mmf_status make_request(const mmf_ffi_frame *frame, mmf_device device, mm
 
 static mmf_status run(const mmf_ffi_frame *frame, mmf_xla_context *context)
 {
-    mmf_tensor tensors[MMF_OPERANDS], result;
+    mmf_tensor tensors[MMF_OPERANDS];
     mmf_request request = {0};
-    mmf_problem problem;
+    mmf_prepared prepared;
     mmf_buffers buffers;
-    mmf_plan plan;
+    const mmf_config *config = &prepared.plan.config;
     mmf_status status = make_request(frame, context->device, &request, tensors);
     if (!status)
-        status = mmf_problem_make(&request, &problem, &buffers, &result);
+        status = mmf_xla_prepare(&request, &buffers, &prepared);
     if (status)
         return status;
-    mmf_problem_set_out(&problem, &buffers, &request, &result);
-    status = mmf_plan_choose(&problem, &plan);
     buffers.stream = context->stream;
-    if (!status)
-        status = mmf_xla_context_allocate(context, plan.config.workspace_bytes, &buffers.workspace);
-    return status ? status : plan.kernel->family->run(&problem, &plan.config, &buffers, NULL);
+    status = mmf_xla_context_allocate(context, config->workspace_bytes, &buffers.workspace);
+    return status ? status
+                  : prepared.plan.kernel->family->run(&prepared.problem, config, &buffers, NULL);
 }
 
 static mmf_ffi_error *handle(mmf_ffi_frame *frame, mmf_device_type type)
