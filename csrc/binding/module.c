@@ -26,7 +26,7 @@ static PyMethodDef methods[] = {
     {"_activation", mmf_activation_call_of, METH_O,
      "(name, parameters, gate_layout or None) of what activation= takes."},
     {"_xla_handlers", mmf_xla_handlers, METH_NOARGS,
-     "Capsules of XLA's handlers: the one that computes, on the CPU, and the one that refuses."},
+     "XLA's handlers: (platform, capsule) of each."},
     {"device_manifest", mmf_device_manifest, METH_NOARGS, MMF_DOC_DEVICE_MANIFEST},
     {"device_objects", mmf_device_objects_call, METH_NOARGS, MMF_DOC_DEVICE_OBJECTS},
     {"set_num_threads", mmf_set_num_threads, METH_O, MMF_DOC_SET_NUM_THREADS},

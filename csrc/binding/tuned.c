@@ -4,6 +4,7 @@
 
 #include "binding/errors.h"
 #include "plan/tuned.h"
+#include "xla/plans.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,5 +62,6 @@ PyObject *mmf_set_tuned(PyObject *module, PyObject *choices)
     if (status)
         return mmf_raise(state, status);
     mmf_cache_forget(&state->plans);
+    mmf_xla_forget_plans();
     return PyLong_FromLong(used);
 }

@@ -36,11 +36,8 @@ static PyObject *capsule_of(mmf_ffi_error *(*handler)(mmf_ffi_frame *frame))
 
 PyObject *mmf_xla_handlers(PyObject *module, PyObject *unused)
 {
-    PyObject *run = capsule_of(mmf_xla_run), *refuse = run ? capsule_of(mmf_xla_refuse) : NULL;
-    PyObject *result = refuse ? PyTuple_Pack(2, run, refuse) : NULL;
     (void)module;
     (void)unused;
-    Py_XDECREF(refuse);
-    Py_XDECREF(run);
-    return result;
+    return Py_BuildValue("((sN)(sN)(sN))", "cpu", capsule_of(mmf_xla_run), "CUDA",
+                         capsule_of(mmf_xla_run_cuda), "ROCM", capsule_of(mmf_xla_run_rocm));
 }

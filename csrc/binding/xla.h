@@ -8,8 +8,7 @@
 /* What the argument activation means: (name, (parameter, ...), gate layout by its name or None). */
 PyObject *mmf_activation_call_of(PyObject *module, PyObject *activation);
 
-/* (capsule of mmf_xla_run, capsule of mmf_xla_refuse), as jax.ffi.register_ffi_target takes them.
- */
+/* ((platform of XLA, capsule of its handler), ...), as jax.ffi.register_ffi_target takes them. */
 PyObject *mmf_xla_handlers(PyObject *module, PyObject *unused);
 
 #endif

@@ -11,17 +11,26 @@ mmf_status mmf_gpu_begin(mmf_device device)
     return mmf_gpu_get(device, &gpu);
 }
 
-mmf_status mmf_gpu_check_stream(mmf_device device, void *stream)
+mmf_status mmf_gpu_of_stream(void *stream, mmf_device *device)
 {
     mmf_attempt a;
     int ordinal = -1;
-    char text[24];
-    mmf_status status = mmf_attempt_begin(device, &a);
+    mmf_status status = mmf_attempt_begin(*device, &a);
     if (status)
         return status;
     mmf_attempt_note(&a, a.driver->stream_device(stream, &ordinal), MMF_CALL_STREAM_DEVICE);
     status = mmf_attempt_end(&a);
-    if (status || ordinal < 0 || ordinal == device.id)
+    if (!status && ordinal >= 0)
+        device->id = ordinal;
+    return status;
+}
+
+mmf_status mmf_gpu_check_stream(mmf_device device, void *stream)
+{
+    mmf_device own = device;
+    char text[24];
+    mmf_status status = mmf_gpu_of_stream(stream, &own);
+    if (status || own.id == device.id)
         return status;
     return mmf_fail(MMF_DEVICE_ERROR,
                     "stream belongs to another device than the operands, which are on %s",

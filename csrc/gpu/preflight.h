@@ -10,6 +10,10 @@
 /* Can tensors of this device be computed with? Opens its driver on first use. */
 mmf_status mmf_gpu_begin(mmf_device device);
 
+/* Make *device that of a stream. It stays what it was, a device of the stream's driver, where that
+ * cannot say: of a default stream, or if the driver is too old. */
+mmf_status mmf_gpu_of_stream(void *stream, mmf_device *device);
+
 /* An error unless the stream belongs to the device, as far as the driver can tell. */
 mmf_status mmf_gpu_check_stream(mmf_device device, void *stream);
 

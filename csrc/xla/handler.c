@@ -3,9 +3,9 @@
  * package. Path of a call: under jax.jit, see handler.h. */
 #include "xla/handler.h"
 
-#include "plan/plan.h"
+#include "xla/context.h"
+#include "xla/plans.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* Registration: the latest version known here that the caller knows too. True if that was asked. */
@@ -24,8 +24,7 @@ static bool say_version(mmf_ffi_frame *frame)
 
 static mmf_ffi_error *error_of(const mmf_ffi_frame *frame, mmf_status status)
 {
-    mmf_ffi_error_arguments arguments = {.struct_size = offsetof(mmf_ffi_error_arguments, code) +
-                                                        sizeof(int32_t),
+    mmf_ffi_error_arguments arguments = {.struct_size = MMF_FFI_SIZE(mmf_ffi_error_arguments, code),
                                          .message = mmf_error_text(),
                                          .code = MMF_FFI_INVALID_ARGUMENT};
     if (status == MMF_NO_MEMORY)
@@ -129,7 +128,7 @@ static mmf_status read_terms(const mmf_ffi_frame *frame, mmf_terms *terms)
 }
 
 static mmf_status take(const mmf_ffi_buffers *from, int64_t index, const char *name,
-                       mmf_tensor *tensor)
+                       mmf_device device, mmf_tensor *tensor)
 {
     const mmf_ffi_buffer *buffer = from->buffers[index];
     if (from->types[index] != MMF_FFI_BUFFER || buffer->rank < 2)
@@ -139,8 +138,10 @@ static mmf_status take(const mmf_ffi_buffers *from, int64_t index, const char *n
                         "%s has %lld axes, those of jax.vmap among them; at most %d are supported, "
                         "merge some by reshape",
                         name, (long long)buffer->rank, MMF_MAX_RANK);
-    *tensor = (mmf_tensor){
-        .data = buffer->data, .dtype = dtype_of(buffer->dtype), .ndim = (int)buffer->rank};
+    *tensor = (mmf_tensor){.data = buffer->data,
+                           .dtype = dtype_of(buffer->dtype),
+                           .device = device,
+                           .ndim = (int)buffer->rank};
     if (tensor->dtype == MMF_ABSENT)
         return mmf_fail(MMF_TYPE_ERROR,
                         "%s has a dtype that matmul_fused has not; it must be float32, float64, "
@@ -169,7 +170,7 @@ static mmf_operand operand_of(const char *text, size_t length, mmf_operand befor
 }
 
 /* The operands into tensors, in their order, which is that of operands.def. */
-static mmf_status take_operands(const mmf_ffi_frame *frame, mmf_request *request,
+static mmf_status take_operands(const mmf_ffi_frame *frame, mmf_device device, mmf_request *request,
                                 mmf_tensor *tensors)
 {
     char text[NAME];
@@ -184,7 +185,7 @@ static mmf_status take_operands(const mmf_ffi_frame *frame, mmf_request *request
         if (operand == MMF_OPERANDS || more != (i + 1 < frame->arguments.count))
             return malformed("operands");
         mmf_tensor *t = &tensors[operand];
-        status = take(&frame->arguments, i, mmf_operands[operand].name, t);
+        status = take(&frame->arguments, i, mmf_operands[operand].name, device, t);
         if (!status && transposed) {
             swap(&t->shape[t->ndim - 2], &t->shape[t->ndim - 1]);
             swap(&t->strides[t->ndim - 2], &t->strides[t->ndim - 1]);
@@ -207,18 +208,18 @@ static void repeat_a(mmf_tensor *a, const mmf_tensor *out)
         }
 }
 
-static mmf_status make_request(const mmf_ffi_frame *frame, mmf_request *request,
+static mmf_status make_request(const mmf_ffi_frame *frame, mmf_device device, mmf_request *request,
                                mmf_tensor tensors[MMF_OPERANDS])
 {
     mmf_status status = read_terms(frame, &request->terms);
     if (!status)
-        status = take_operands(frame, request, tensors);
+        status = take_operands(frame, device, request, tensors);
     if (!status && (frame->results.count < 1 || frame->results.count > 2))
         status = malformed("results");
     if (!status)
-        status = take(&frame->results, 0, "out", &tensors[MMF_OUT]);
+        status = take(&frame->results, 0, "out", device, &tensors[MMF_OUT]);
     if (!status && frame->results.count == 2) {
-        status = take(&frame->results, 1, "preactivation", &tensors[MMF_PREACTIVATION]);
+        status = take(&frame->results, 1, "preactivation", device, &tensors[MMF_PREACTIVATION]);
         request->operand[MMF_PREACTIVATION] = &tensors[MMF_PREACTIVATION];
     }
     if (status)
@@ -229,36 +230,47 @@ static mmf_status make_request(const mmf_ffi_frame *frame, mmf_request *request,
     return MMF_OK;
 }
 
-static mmf_status run(const mmf_ffi_frame *frame)
+static mmf_status run(const mmf_ffi_frame *frame, mmf_xla_context *context)
 {
-    mmf_tensor tensors[MMF_OPERANDS], result;
+    mmf_tensor tensors[MMF_OPERANDS];
     mmf_request request = {0};
-    mmf_problem problem;
+    mmf_prepared prepared;
     mmf_buffers buffers;
-    mmf_plan plan;
-    mmf_status status = make_request(frame, &request, tensors);
+    const mmf_config *config = &prepared.plan.config;
+    mmf_status status = make_request(frame, context->device, &request, tensors);
     if (!status)
-        status = mmf_problem_make(&request, &problem, &buffers, &result);
+        status = mmf_xla_prepare(&request, &buffers, &prepared);
     if (status)
         return status;
-    mmf_problem_set_out(&problem, &buffers, &request, &result);
-    status = mmf_plan_choose(&problem, &plan);
-    return status ? status : plan.kernel->family->run(&problem, &plan.config, &buffers, NULL);
+    buffers.stream = context->stream;
+    status = mmf_xla_context_allocate(context, config->workspace_bytes, &buffers.workspace);
+    return status ? status
+                  : prepared.plan.kernel->family->run(&prepared.problem, config, &buffers, NULL);
+}
+
+static mmf_ffi_error *handle(mmf_ffi_frame *frame, mmf_device_type type)
+{
+    mmf_xla_context context;
+    if (say_version(frame))
+        return NULL;
+    mmf_status status = mmf_xla_context_begin(frame, type, &context);
+    if (!status)
+        status = run(frame, &context);
+    mmf_ffi_error *error = status && !context.error ? error_of(frame, status) : context.error;
+    return mmf_xla_context_end(&context, error);
 }
 
 mmf_ffi_error *mmf_xla_run(mmf_ffi_frame *frame)
 {
-    if (say_version(frame))
-        return NULL;
-    mmf_status status = run(frame);
-    return status ? error_of(frame, status) : NULL;
+    return handle(frame, MMF_CPU);
 }
 
-mmf_ffi_error *mmf_xla_refuse(mmf_ffi_frame *frame)
+mmf_ffi_error *mmf_xla_run_cuda(mmf_ffi_frame *frame)
 {
-    if (say_version(frame))
-        return NULL;
-    return error_of(frame, mmf_fail(MMF_NOT_IMPLEMENTED,
-                                    "matmul_fused.jax runs on the CPU alone; for arrays on a GPU "
-                                    "call matmul_fused.matmul_fused outside of jax.jit"));
+    return handle(frame, MMF_CUDA);
+}
+
+mmf_ffi_error *mmf_xla_run_rocm(mmf_ffi_frame *frame)
+{
+    return handle(frame, MMF_ROCM);
 }

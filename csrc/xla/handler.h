@@ -6,8 +6,9 @@
 
 #include "xla/ffi_abi.h"
 
-/* Compute one call on the CPU. Runs on XLA's threads, any number of them at a time, without the
- * GIL. NULL, or XLA's error with our text. What the frame has to say:
+/* Compute one call, of the platform that XLA calls it for. Runs on XLA's threads, any number of
+ * them at a time, without the GIL; on a GPU it puts the call on XLA's stream and does not wait.
+ * NULL, or XLA's error with our text. What the frame has to say:
  *   arguments    the operands, all with the same number of axes, matrix axes last
  *   results      out, then z where it is asked for
  *   attributes   operands: the names of the arguments as operands.def has them, separated by
@@ -15,8 +16,7 @@
  *                gate_layout: a name or ""; alpha, beta, p0 ... p3: float64, the last ones the
  *                parameters of the activation */
 mmf_ffi_error *mmf_xla_run(mmf_ffi_frame *frame);
-
-/* The handler for GPUs: an error that says what would do. */
-mmf_ffi_error *mmf_xla_refuse(mmf_ffi_frame *frame);
+mmf_ffi_error *mmf_xla_run_cuda(mmf_ffi_frame *frame);
+mmf_ffi_error *mmf_xla_run_rocm(mmf_ffi_frame *frame);
 
 #endif

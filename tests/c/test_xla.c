@@ -187,7 +187,41 @@ static void test_frames(void)
     check(mmf_xla_run(&c.frame) && strstr(error_text, "do not match"), "shapes");
     c.frame.results.count = 0;
     check(mmf_xla_run(&c.frame) && strstr(error_text, "results"), "no result");
-    check(mmf_xla_refuse(&c.frame) && error_code == MMF_FFI_UNIMPLEMENTED, "a GPU is refused");
+    drop(&c);
+}
+
+static mmf_ffi_error *const xlas = (mmf_ffi_error *)"an error of XLA's own";
+
+static mmf_ffi_error *no_stream(mmf_ffi_stream_arguments *arguments)
+{
+    check(arguments->struct_size == 32 && !arguments->stream, "what is asked");
+    return xlas;
+}
+
+/* What ends before a driver is asked for, which need not be there. */
+static void test_no_stream(void)
+{
+    const size_t before = offsetof(mmf_ffi_api, stream);
+    const mmf_ffi_api tables[] = {
+        {.struct_size = before, .new_error = new_error, .stream = no_stream},
+        {.struct_size = sizeof(mmf_ffi_api), .new_error = new_error},
+        {.struct_size = before + sizeof(void *), .new_error = new_error, .stream = no_stream},
+    };
+    call c;
+    make(&c, "A,B.T,bias", "relu", "");
+    for (int i = 0; i < 3; i++) {
+        c.frame.api = &tables[i];
+        for (int rocm = 0; rocm < 2; rocm++) {
+            error_text[0] = 0;
+            mmf_ffi_error *error = (rocm ? mmf_xla_run_rocm : mmf_xla_run_cuda)(&c.frame);
+            if (i < 2)
+                check(strstr(error_text, "the stream of the call") != NULL &&
+                          error_code == MMF_FFI_UNIMPLEMENTED,
+                      "a table without streams");
+            else
+                check(error == xlas && !error_text[0], "XLA's error goes back to it");
+        }
+    }
     drop(&c);
 }
 
@@ -201,7 +235,7 @@ static void test_metadata(void)
         mmf_ffi_metadata metadata = {.version = {.major = 9, .minor = 9}, .traits = 9};
         mmf_ffi_metadata_extension extension = {{.type = MMF_FFI_METADATA}, &metadata};
         mmf_ffi_frame frame = {.api = callers[i], .extensions = &extension.base};
-        check(!(i % 2 ? mmf_xla_refuse : mmf_xla_run)(&frame), "metadata are no error");
+        check(!(i % 2 ? mmf_xla_run_cuda : mmf_xla_run)(&frame), "metadata are no error");
         check(metadata.version.major == MMF_FFI_MAJOR && metadata.version.minor == wanted[i] &&
                   metadata.traits == 0,
               "the version");
@@ -213,6 +247,7 @@ int main(void)
     test_value();
     test_texts();
     test_frames();
+    test_no_stream();
     test_metadata();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

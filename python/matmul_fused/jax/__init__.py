@@ -1,4 +1,4 @@
-"""matmul_fused under jax.jit, jax.grad and jax.vmap, on the CPU.
+"""matmul_fused under jax.jit, jax.grad and jax.vmap, on the CPU and on GPUs.
 
     from matmul_fused.jax import matmul_fused
     y = jax.jit(lambda x, w, b: matmul_fused(x, w, b, "gelu"))(x, w, b)

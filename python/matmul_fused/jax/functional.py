@@ -20,10 +20,8 @@ from . import activations
 # The number changes with what the handler expects: programs may be stored.
 _TARGET = "matmul_fused_v1"
 # XLA keeps its targets as long as the process lives; the same ones again, after a reload, are none the worse.
-_run, _refuse = _core._xla_handlers()
-jax.ffi.register_ffi_target(_TARGET, _run, platform="cpu")
-for _platform in ("CUDA", "ROCM"):
-    jax.ffi.register_ffi_target(_TARGET, _refuse, platform=_platform)
+for _platform, _handler in _core._xla_handlers():
+    jax.ffi.register_ffi_target(_TARGET, _handler, platform=_platform)
 
 # Names and order of csrc/problem/operands.def.
 _ORDER = ("A", "B", "B[1]", "bias", "bias[1]", "C", "multiply")
@@ -56,7 +54,7 @@ def matmul_fused(
     gate_layout: str | None = None,
     out_dtype: Any = None,
 ) -> Any:
-    """activation(alpha * (A @ B) + beta * C + bias) * multiply in one kernel, under jax.jit, grad and vmap, on the CPU.
+    """activation(alpha * (A @ B) + beta * C + bias) * multiply in one kernel, under jax.jit, grad and vmap.
 
     The arguments mean what they mean in matmul_fused.matmul_fused, but preactivation: True gives the pair
     (result, z), z in the dtype of the result. Arrays are those of jax or NumPy; alpha, beta, activation and its
