@@ -302,6 +302,21 @@ def test_gpu_operands_without_such_a_gpu(device_type: int, gpus: str, stream: in
     assert a.calls == b.calls == [{"max_version": (1, 3), "stream": stream}]  # the default stream, as DLPack names it
 
 
+@pytest.mark.parametrize(("library", "stream"), [("another", -1), ("jax", None)])
+def test_what_explain_asks_for(library: str, stream: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads no memory, so nothing has to be in order; jax's __dlpack__ takes -1 for a stream."""
+
+    class Array(Producer):
+        pass
+
+    if library == "jax":
+        monkeypatch.setattr(pytest.importorskip("jax"), "Array", Array)
+    a, b = (Array(x, device=(2, 60), change=device_change(2, 60)) for x in (A, B))
+    with pytest.raises(mf.DeviceError, match="NVIDIA GPUs cannot be used: |there is no device cuda:60; "):
+        mf.explain(a, b)
+    assert a.calls == b.calls == [{"max_version": (1, 3), "stream": stream}]
+
+
 def test_operands_on_two_devices() -> None:
     a = on_device(A, 2)
     with pytest.raises(ValueError, match="B is on cpu but A is on cuda:0; move it to A's device"):

@@ -115,6 +115,8 @@ PyObject *mmf_stream_argument(mmf_state *state, mmf_stream *stream, const mmf_im
         if (status)
             return mmf_raise(state, status);
     }
+    if (!wait && import->library->no_unordered)
+        return Py_NewRef(Py_None);
     if (!wait)
         return PyLong_FromLong(-1);
     if (!stream->handle)

@@ -104,6 +104,7 @@ const mmf_library mmf_library_jax = {
     .recognise = recognise,
     .import = import,
     .trusted = true,
+    .no_unordered = true,
     .new_output = new_output,
     .finish = finish,
     .owner = &mmf_library_array,

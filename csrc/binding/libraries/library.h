@@ -21,6 +21,7 @@ typedef struct mmf_library {
      * have run here. NULL: import() took a share of the memory. */
     mmf_status (*view)(mmf_state *state, mmf_import *import, bool *asked);
     bool trusted; /* its arrays lie where they say: no driver is asked about their memory */
+    bool no_unordered; /* its __dlpack__ knows no stream -1; None: the host may wait */
 
     /* --- streams of a GPU --- */
 
