@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,11 @@ def preloaded(tmp_path_factory):
     return build
 
 
+def check_python(allocator):
+    if allocator == "malloc" and sys.version_info[:2] == (3, 12):
+        pytest.skip("CPython 3.12 frees a function's globals twice where it has no memory for a frame")
+
+
 def failures(done):
     """How many allocations a script has failed; it says so last."""
     *_, line, last = done.stdout.splitlines()
@@ -48,6 +54,7 @@ def failures(done):
 @pytest.mark.parametrize("allocator", ["malloc", "pymalloc"])
 @pytest.mark.parametrize("how", ["any", "aligned", "threads"])
 def test_no_memory(preloaded, how, allocator):
+    check_python(allocator)
     environment = {**preloaded("failing_malloc"), "PYTHONMALLOC": allocator}
     done = python("-W", "error", ISOLATED / "no_memory.py", how, environment=environment)
     assert done.stderr == ""
@@ -64,6 +71,7 @@ def test_no_memory_for_torchs_tensors(preloaded):
 
 @pytest.mark.parametrize("allocator", ["malloc", "pymalloc"])
 def test_no_memory_for_a_gpu_call(preloaded, allocator):
+    check_python(allocator)
     environment = {**preloaded("failing_malloc"), "PYTHONMALLOC": allocator}
     environment |= {"MATMUL_FUSED_CUDA_LIBRARY": str(stub_cuda.build()), "PYTHONPATH": PATHS}
     done = python("-W", "error", ISOLATED / "no_gpu_memory.py", environment=environment)

@@ -416,7 +416,16 @@ def test_a_jump_whose_other_branch_reaches_infinity(got, value):
     other = Expected(*(np.array([x]) for x in (-2.0, -np.inf, -1.0)), spread=None)
     both = Expected(*(np.array([0.0]) for _ in range(3)), spread=None, other=other, either=np.array([True]))
     with np.errstate(invalid="ignore"):
-        assert both.nearest(np.array([got])).value == value
+        assert both.nearest(np.array([got]), "float64").value == value
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("float16", 7e4), ("float32", 0.0)])
+def test_a_jump_to_what_overflows(dtype, value):
+    """Infinity is what a value beyond the greatest float16 becomes, and no such result of float32."""
+    other = Expected(*(np.array([x]) for x in (7e4, 6.9e4, 7.1e4)), spread=None)
+    both = Expected(*(np.array([0.0]) for _ in range(3)), spread=None, other=other, either=np.array([True]))
+    with np.errstate(invalid="ignore"):
+        assert both.nearest(np.array([np.inf]), dtype).value == value
 
 
 @pytest.mark.parametrize("got", [np.inf, -np.inf, np.nan])
@@ -430,5 +439,5 @@ def test_a_jump_times_infinity(got):
         expected = Expected(
             y.value, y.value, y.value, None, y.free, Expected(*3 * (y.other.value,), None, y.other.free), y.either
         )
-        found = expected.nearest(np.array([got]))
+        found = expected.nearest(np.array([got]), "float32")
     assert np.isnan(found.value) if np.isnan(got) else found.free

@@ -63,21 +63,25 @@ class Expected:
         other = None if self.other is None else self.other.reshape(shape)
         return Expected(self.value.reshape(shape), low, high, spread, free, other, either)
 
-    def _beyond(self, out: Array) -> Array:
+    def _beyond(self, out: Array, dtype: str) -> Array:
         """How far each result is outside of its interval; NaN is right where it is the value, all are where free."""
-        right = (self.low <= out) & (out <= self.high)  # asked first: an infinity is in an interval that ends there
+        low, high = round_to(self.low, dtype), round_to(self.high, dtype)  # what overflows the dtype is infinity there
+        right = (low <= out) & (out <= high)  # asked first: an infinity is in an interval that ends there
         right = right | (np.isnan(out) & np.isnan(self.value))
         if self.free is not None:
             right = right | self.free
-        distance = np.maximum(self.low - out, out - self.high)
+        distance = np.maximum(low - out, out - high)
         return np.where(right, 0, np.where(np.isnan(distance), np.inf, distance))
 
-    def nearest(self, out: Array) -> Expected:
-        """With one interval for each element: of the branches that it may be on, that which a result is nearer to."""
+    def nearest(self, out: Array, dtype: str) -> Expected:
+        """With one interval for each element: of the branches that it may be on, that which a result is nearer to.
+
+        dtype: of the result, out has its values.
+        """
         other = self.other
         if other is None or self.either is None:
             return self
-        beyond, beyond_other = self._beyond(out), other._beyond(out)
+        beyond, beyond_other = self._beyond(out, dtype), other._beyond(out, dtype)
         nearer = np.abs(out - other.value) < np.abs(out - self.value)
         taken = self.either & ((beyond_other < beyond) | ((beyond_other == beyond) & nearer))
 
@@ -236,7 +240,7 @@ def compare(got: Any, expected: Expected, dtype: str) -> Figures:
     if out.shape != expected.value.shape:
         raise AssertionError(f"shape {out.shape}, expected {expected.value.shape}")
     with np.errstate(invalid="ignore"):
-        expected = expected.nearest(out)
+        expected = expected.nearest(out, dtype)
     ref = expected.value
     low, high = round_to(expected.low, dtype), round_to(expected.high, dtype)
     if dtype == "bfloat16":  # a subnormal result may be written as 0
