@@ -12,7 +12,7 @@ the share in which the loads of the unit's tiles, with 44 KB on their way for 10
 cores. q1: spills, scratch and accumulator moves.
 
 From the simulator: wave instructions beside the loop over K for each 64 results, of 512 x 512 (one of a tile's dtypes,
-not float16), that is what is left at K = 0 of the line through K = 256 and 1024; LDS conflicts of K = 1024. Needs what
+bfloat16 if it has that), that is what is left at K = 0 of the line through K = 256 and 1024; LDS conflicts of K = 1024. Needs what
 amd_static.py needs, and tests/hipsim.
 """
 
@@ -36,10 +36,11 @@ READ_BYTES = {"gfx90a": 128, "gfx942": 128, "gfx950": 256}  # of LDS, a clock an
 WRITE_BYTES = 128  # assumed for all
 SHORT = {"gfx90a": 1024, "gfx942": 2048, "gfx950": 4096}  # operations of 16 bits, a clock and compute unit
 FLOPS = {"f16": SHORT, "bf16": SHORT, "f32": dict.fromkeys(SHORT, 256), "f64": dict.fromkeys(SHORT, 256)}
+FLOPS["f16"] = FLOPS["f16"] | {"gfx90a": 256}  # multiplied as float32
 FLOPS["f64"] = FLOPS["f64"] | {"gfx950": 128}
 FLOPS["xf32"] = {"gfx942": 1024}
 BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
-DTYPES = {"bf16": "bfloat16", "f32": "float32", "f64": "float64"}  # that are counted
+DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}  # the first of a tile is counted
 FLIGHT_BYTES, FLIGHT_CYCLES = 44 << 10, 1000  # of a compute unit's loads
 SIZE = 512
 EPILOGUES = {

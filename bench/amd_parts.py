@@ -19,9 +19,10 @@ class Part:
     other_die: int
     memory: float
     reached: float
-    flops_16: float
-    flops_32: float
-    flops_64: float
+    flops_f16: float
+    flops_bf16: float
+    flops_f32: float
+    flops_f64: float
     read: float
     flight: float
     hertz: float

@@ -44,7 +44,7 @@ def panel(number: int, arch: str, calls: list[dict[str, Any]]) -> list[str]:
     left = LEFT + number * (WIDTH - PANEL - LEFT - 14)
     plane = Plane(left, TOP, HEIGHT - BOTTOM, PANEL, INTENSITIES, RATES, tick=1e12)
     lines = [words(left, TOP - 8, f"{name}, Tflop/s, modelled", size=12), *plane.axes()]
-    lines.append(plane.roof(part.flops_16 * units * part.hertz, part.reached))
+    lines.append(plane.roof(part.flops_bf16 * units * part.hertz, part.reached))
     lines.append(plane.roof(nominal, part.memory, ' stroke-dasharray="4 3"'))
     for call in calls:
         m, n, k = call["size"]

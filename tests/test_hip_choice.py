@@ -3,6 +3,7 @@
 import re
 
 import ml_dtypes
+import numpy as np
 import pytest
 
 import hipsim
@@ -61,14 +62,39 @@ MEMORY = {
 }  # docs/amd_gpus.md
 
 
-def explain(dev, m, n, k):
-    return mf.explain(dev.empty((m, k), ml_dtypes.bfloat16), dev.empty((n, k), ml_dtypes.bfloat16).mT)
+def explain(dev, m, n, k, dtype=ml_dtypes.bfloat16):
+    return mf.explain(dev.empty((m, k), dtype), dev.empty((n, k), dtype).mT)
 
 
 @pytest.mark.parametrize(("part", "size"), [(part, size) for part, calls in PICKED.items() for size in calls])
 def test_picked(part, size):
     picked = explain(hipsim.Device(part), *size).kernel
     assert re.search(PICKED[part][size], picked), picked
+
+
+HALF = {  # float16 on gfx90a, whose products are those of float32
+    (1, 4096, 4096): "gemm_gemv_1x16x1024",
+    (16, 4096, 4096): "gemm_thin_16x32x512",
+    (256, 256, 65536): "gemm_pingpong_staged_splitk_64x128x64",
+    (2048, 2048, 1024): "gemm_mfma_64x64x64",
+    (4096, 4096, 4096): "gemm_mfma_128x128x64",
+    (8192, 8192, 8192): "gemm_mfma_128x128x64",
+}
+
+
+@pytest.mark.parametrize("size", HALF)
+def test_float16_of_gfx90a_takes_the_matrix_cores(size):
+    found = explain(hipsim.Device("gfx90a"), *size, np.float16)
+    assert re.match(HALF[size], found.kernel), found.kernel
+    generic = min(row.seconds for row in found.candidates if row.seconds and row.family.startswith("gemm_simt"))
+    assert generic > 3 * found.seconds
+
+
+@pytest.mark.parametrize("size", [(16, 4096, 4096), (2048, 2048, 1024), (4096, 4096, 4096)])
+def test_float16_of_gfx90a_takes_no_less_than_its_products(size):
+    """AMD's peak of float32 on matrix cores, at the clock of the table: 104 units, 256 operations a cycle."""
+    m, n, k = size
+    assert explain(hipsim.Device("gfx90a"), m, n, k, np.float16).seconds > 2 * m * n * k / (104 * 256 * 1.7e9)
 
 
 @pytest.mark.parametrize("part", MEMORY)

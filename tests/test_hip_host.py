@@ -27,7 +27,7 @@ def dev():
 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950", "gfx1100"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_every_part(arch, dtype):
     dev, dtype = hipsim.Device(arch), dtype_of(dtype)
     a, w, bias = A.astype(dtype), np.ascontiguousarray(B.T).astype(dtype), draw(12, seed=3)
@@ -35,7 +35,7 @@ def test_every_part(arch, dtype):
     y = mf.matmul_fused(*x, "silu")
     assert (y.device, y.shape, y.dtype) == (f"rocm:{dev.ordinal}", (9, 12), dtype.name)
     check(dev.to_numpy(y), a, w.T, bias, activation="silu")
-    matrix = {"bfloat16": "gemm_mfma", "float32": "gemm_mfma_f32"}[dtype.name]
+    matrix = {"bfloat16": "gemm_mfma", "float16": "gemm_mfma", "float32": "gemm_mfma_f32"}[dtype.name]
     assert mf.explain(*x, "silu").family == (matrix if arch != "gfx1100" else "gemm_simt")
 
 

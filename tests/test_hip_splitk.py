@@ -13,6 +13,7 @@ FAMILIES = (
     ("gemm_thin_splitk", "gfx942", "float16", 16, 256, 1100 // 8 * 8),
     ("gemm_pingpong_staged_splitk", "gfx942", "float16", 70, 256, 328),
     ("gemm_pingpong_staged_splitk", "gfx90a", "bfloat16", 70, 256, 328),
+    ("gemm_pingpong_staged_splitk", "gfx90a", "float16", 70, 256, 328),
     ("gemm_pingpong_splitk", "gfx950", "float16", 130, 264, 328),
 )
 
@@ -52,6 +53,15 @@ def test_few_tiles_and_a_long_k_are_split():
     assert mf.explain(a, w.mT).family == "gemm_pingpong_staged_splitk"
     large = dev.empty((4096, 512), np.float16)
     assert mf.explain(large, large.mT).family == "gemm_pingpong_staged"
+
+
+@pytest.mark.parametrize(("n", "cuts"), [(52 * 128, True), (52 * 128 + 8, False)])
+def test_as_many_tiles_as_units_are_not_split(n, cuts):
+    """Tiles of 64 x 128 for 104 units."""
+    dev = hipsim.Device("gfx90a")
+    found = mf.explain(dev.empty((64, 4096), np.float16), dev.empty((n, 4096), np.float16).mT)
+    (reason,) = {row.reason for row in found.candidates if row.name == "gemm_pingpong_staged_splitk_64x128x64_f16_nt"}
+    assert reason == (None if cuts else "cuts K where tiles are no more than half of the 104 compute units, it has 53")
 
 
 def test_without_a_workspace_another_kernel_runs():

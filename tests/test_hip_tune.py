@@ -37,6 +37,7 @@ def takes(monkeypatch, seconds):
 ORDERED = [  # of one order: part, family, its tiles, dtype
     ("gfx950", "gemm_pingpong", 7, "float16"),
     ("gfx942", "gemm_pingpong_staged", 7, "float16"),
+    ("gfx90a", "gemm_mfma", 2, "float16"),
     ("gfx942", "gemm_mfma_f32", 2, "float32"),
     ("gfx942", "gemm_mfma_xf32", 2, "float32"),
     ("gfx942", "gemm_mfma_f64", 2, "float64"),

@@ -33,7 +33,8 @@ from support import takes_no_gate
 
 DEVICE = os.environ["MMF_TEST_DEVICE"]
 SIMULATED = os.environ["MMF_TEST_SIMULATED"]  # the part, or ""
-SIBLING = SIMULATED in mf._core.device_manifest()["siblings"]  # it runs objects that another part is swept with
+MANIFEST = mf._core.device_manifest()
+SIBLING = SIMULATED in MANIFEST["siblings"]  # it runs objects that another part is swept with
 SIBLING_CASES = 6  # of each row that is forced, and ten times as many of the plan's choice
 OF_SIBLINGS = ("gemm_wmma", "gemm_gemv")  # forced
 SIMULATED_FLOPS = 2_000_000  # of a case of the full list: 85 % of the cases, about half an hour
@@ -102,6 +103,14 @@ def takes(kernel, case):
     return True
 
 
+@functools.cache
+def here(tile):
+    """Has the part a row of the tile?"""
+    target = MANIFEST["siblings"].get(SIMULATED, SIMULATED).upper()
+    targets = {row["instance"]: row["targets"].split(" | ") for row in MANIFEST["kernels"]}
+    return not SIMULATED or any(not {"ALL", target}.isdisjoint(targets[row]) for row in ROWS[tile].split(", "))
+
+
 def fits(tile, case):
     """Is the case of those that a tile of its family may take?"""
     if re.search(r"_\d+x", tile) and f"_{SHORT[case.dtype]}_" not in ROWS[tile]:  # steps of a dtype's size
@@ -151,7 +160,7 @@ def runs_of_the_sample(seed, full):
     for kernel in () if DEVICE in ("cpu", "stub") else KERNELS:
         if few and not kernel.startswith(OF_SIBLINGS):
             continue
-        tiles = [other for other in KERNELS if family_of(other) == family_of(kernel)]
+        tiles = [tile for tile in KERNELS if family_of(tile) == family_of(kernel) and (tile == kernel or here(tile))]
         cases = gpu_cases(family_of(kernel), seed, few)
         shuffled = {dtype: reads_shuffled(family_of(kernel), dtype) for dtype in SHORT}
         cases = [case for case in cases if case.prepack in (False, True) or shuffled[case.dtype]]

@@ -87,7 +87,7 @@ void mmf_amd_faster_tiles_work(double faster, double idle, const mmf_kernel *ker
     /* Two phases of products of each wave, which fill the matrix cores but for what is idle. */
     const double sums = (double)kernel->tile_m * kernel->tile_n;
     const double products =
-        2 * sums * kernel->tile_k / (faster * gpu->flops[size / 4]) + 2 * waves * idle;
+        2 * sums * kernel->tile_k / (faster * gpu->flops[p->dtype[MMF_A]]) + 2 * waves * idle;
     const double reads =
         lines_read(kernel, waves * SIMDS) * kernel->tile_k * size / gpu->read + bytes / WRITE;
     const double step = together(fmax(products, reads), loads);
@@ -117,7 +117,7 @@ void mmf_amd_thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work 
     const double loads = lines * kernel->tile_k * size * gpu->flight / FLIGHT_BYTES;
     const double busy = 0.89; /* the matrix cores, as in the loop of gemm_mfma on gfx942 */
     const double products = 2 * (double)kernel->tile_m * kernel->tile_n * kernel->tile_k /
-                            (busy * gpu->flops[size / 4]);
+                            (busy * gpu->flops[p->dtype[MMF_A]]);
     /* Tiles of a group, below each other, run at one time on units that share a cache. Of what
      * further groups read once more, half of the bytes are counted, for the cache behind it. */
     const double streams = mmf_problem_gated(p) ? 2 : 1;

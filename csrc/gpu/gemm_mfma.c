@@ -92,6 +92,7 @@ const mmf_family mmf_gpu_mfma = {
     .configure = mmf_gpu_gemm_configure,
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = true,
+    .same_bits = true,
     .work = work,
     .gflops_float = MMF_AMD_GFLOPS,
 };

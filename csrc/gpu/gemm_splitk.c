@@ -6,17 +6,23 @@
 #include "gpu/describe.h"
 #include "gpu/splitk.h"
 
+#include <stdio.h>
+
 /* More of them take more of the workspace's time than they give. */
 enum { PIECES = 16 };
+
+static double tiles_of(const mmf_kernel *kernel, const mmf_problem *p)
+{
+    const int64_t columns = mmf_problem_gated(p) ? kernel->tile_n / 2 : kernel->tile_n;
+    return (double)mmf_gpu_tiles(p->m, kernel->tile_m) * (double)mmf_gpu_tiles(p->n, columns) *
+           (double)mmf_gpu_batches(p);
+}
 
 /* Products of a piece, whole steps of the tile: as many pieces as leave no unit more than one. It
  * depends on the shape and the device. */
 static int64_t piece_of(const mmf_kernel *kernel, const mmf_problem *p)
 {
-    const int64_t columns = mmf_problem_gated(p) ? kernel->tile_n / 2 : kernel->tile_n;
-    const double tiles = (double)mmf_gpu_tiles(p->m, kernel->tile_m) *
-                         (double)mmf_gpu_tiles(p->n, columns) * (double)mmf_gpu_batches(p);
-    const double units = mmf_gpu_units(p->device);
+    const double tiles = tiles_of(kernel, p), units = mmf_gpu_units(p->device);
     int64_t pieces = 1;
     while (pieces < PIECES && tiles * (double)(pieces + 1) <= units)
         pieces++;
@@ -25,8 +31,15 @@ static int64_t piece_of(const mmf_kernel *kernel, const mmf_problem *p)
 
 static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
-    return mmf_amd_takes_chunks(kernel, p, reason) &&
-           mmf_splitk_supports(p, piece_of(kernel, p), reason);
+    if (!mmf_amd_takes_chunks(kernel, p, reason) ||
+        !mmf_splitk_supports(p, piece_of(kernel, p), reason))
+        return false;
+    const double tiles = tiles_of(kernel, p), units = mmf_gpu_units(p->device);
+    if (2 * tiles > units)
+        snprintf(reason, MMF_REASON_TEXT,
+                 "cuts K where tiles are no more than half of the %.0f compute units, it has %.0f",
+                 units, tiles);
+    return 2 * tiles <= units;
 }
 
 /* Let w be the time of the pieces of all tiles, which of_tiles tells of whole ones. */

@@ -7,13 +7,16 @@
 #include <string.h>
 
 static const mmf_gpu_part parts[] = {
-#define MMF_GPU_PART(arch_, die_, other_die, memory_, reached_, flops_16, flops_32, flops_64,      \
-                     read_, flight_, hertz_, wave_, issue_)                                        \
+#define MMF_GPU_PART(arch_, die_, other_die, memory_, reached_, flops_f16, flops_bf16, flops_f32,  \
+                     flops_f64, read_, flight_, hertz_, wave_, issue_)                             \
     {.arch = arch_,                                                                                \
      .die = {die_, other_die},                                                                     \
      .memory = memory_,                                                                            \
      .reached = reached_,                                                                          \
-     .flops = {flops_16, flops_32, flops_64},                                                      \
+     .flops = {[MMF_FLOAT16] = flops_f16,                                                          \
+               [MMF_BFLOAT16] = flops_bf16,                                                        \
+               [MMF_FLOAT32] = flops_f32,                                                          \
+               [MMF_FLOAT64] = flops_f64},                                                         \
      .read = read_,                                                                                \
      .flight = flight_,                                                                            \
      .hertz = hertz_,                                                                              \

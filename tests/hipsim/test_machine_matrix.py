@@ -135,6 +135,30 @@ def test_layout(name, size, k_count, type_a, type_b, type_d, part, rng):
     assert np.array_equal(got, a.astype(np.float64) @ b.astype(np.float64).T + c)
 
 
+@pytest.mark.parametrize(("name", "part", "kept"), [
+    ("v_mfma_f32_16x16x16f16", "gfx90a", False),
+    ("v_mfma_f32_16x16x16bf16_1k", "gfx90a", False),
+    ("v_mfma_f32_32x32x8bf16_1k", "gfx90a", False),
+    ("v_mfma_f32_16x16x4f32", "gfx90a", True),
+    ("v_mfma_f32_16x16x16_f16", "gfx942", True),
+    ("v_mfma_f32_16x16x16_bf16", "gfx942", True),
+])  # fmt: skip
+def test_subnormals(name, part, kept):
+    """Of A, of B and of the sum, beside the least normal number: MI200 has those of 16 bits as 0."""
+    size, k_count, dtype = {row[0]: row[1:4] for row in MFMA if part in row[6]}.get(name, (16, 4, np.float32))
+    least = float(ml_dtypes.finfo(dtype).smallest_normal)
+    a, b, c = np.zeros((size, k_count), dtype), np.zeros((size, k_count), dtype), np.zeros((size, size), np.float32)
+    a[0, 0], a[1, 1], a[2, 2], a[3, 3] = least, -least / 2, least, 1
+    b[4, :3] = 1
+    b[5, 3] = -least / 4
+    c[6, 7] = 2.0**-127
+    wanted = (a.astype(np.float64) @ b.astype(np.float64).T + c).astype(np.float32)
+    assert (wanted[0, 4], wanted[1, 4], wanted[3, 5], wanted[6, 7]) == (least, -least / 2, -least / 4, 2.0**-127)
+    if not kept:
+        wanted[1, 4] = wanted[3, 5] = wanted[6, 7] = 0
+    assert np.array_equal(multiplied(name, part, a, b, c), wanted)
+
+
 @pytest.mark.parametrize(("way", "units"), [("nearest", (0, 0, 2, 2, 4)), ("truncate", (0, 0, 1, 2, 3))])
 def test_inputs_of_xf32(way, units):
     """Their last bits, a quarter, a half (twice: beside an odd number and an even one) and three quarters of a unit."""

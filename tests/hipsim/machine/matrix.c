@@ -6,6 +6,8 @@
 #include "matrix.h"
 #include "narrow.h"
 
+#include <math.h>
+
 typedef float vector8 __attribute__((vector_size(32)));
 typedef float unaligned8 __attribute__((vector_size(32), aligned(4), may_alias));
 
@@ -34,6 +36,8 @@ const uint32_t *register_lanes(struct wave *w, const struct operand *s, int r)
 {
     return s->kind == OPERAND_VGPR ? w->v[s->first + r] : s->splat;
 }
+
+static const float bf16_normal = 0x1p-126f, f16_normal = 0x1p-14f; /* the least normal number */
 
 static inline void bf16_pairs(const uint32_t *lanes, float *even, float *odd, int count)
 {
@@ -171,26 +175,59 @@ static bool plain(struct wave *w, const struct op *o)
     return false;
 }
 
-#define MFMA_16BIT(name, size, registers, unpack)                                                  \
+/* Numbers below the least normal one become 0. */
+static void flush(float *numbers, int count, float normal)
+{
+    for (int i = 0; i < count; i++)
+        if (fabsf(numbers[i]) < normal)
+            numbers[i] = copysignf(0, numbers[i]);
+}
+
+/* MI200 flushes what its instructions of 16 bits read, and the sums that they write. */
+static bool flushes(const struct wave *w)
+{
+    return w->thread->launch->arch->family == HIPSIM_CDNA2;
+}
+
+static void flush_rows(float rows[][32], int k_count, int size, float normal)
+{
+    for (int k = 0; k < k_count; k++)
+        flush(rows[k], size, normal);
+}
+
+static void flush_sums(struct wave *w, const struct op *o, int size)
+{
+    for (int r = 0; r < size * size / LANES; r++)
+        flush((float *)w->v[o->dst[0].first + r], LANES, 0x1p-126f);
+}
+
+#define MFMA_16BIT(name, size, registers, type)                                                    \
     void name(struct wave *w, const struct op *o)                                                  \
     {                                                                                              \
+        enum { K = (LANES / (size)) * 2 * (registers) };                                           \
         _Alignas(64) float a[64][32], b[64][32];                                                   \
         if (!plain(w, o))                                                                          \
             return;                                                                                \
-        unpack16(w, &o->src[0], size, registers, unpack, a);                                       \
-        unpack16(w, &o->src[1], size, registers, unpack, b);                                       \
-        accumulate(w, o, a, b, size, (LANES / (size)) * 2 * (registers));                          \
+        unpack16(w, &o->src[0], size, registers, type##_pairs, a);                                 \
+        unpack16(w, &o->src[1], size, registers, type##_pairs, b);                                 \
+        if (flushes(w)) {                                                                          \
+            flush_rows(a, K, size, type##_normal);                                                 \
+            flush_rows(b, K, size, type##_normal);                                                 \
+        }                                                                                          \
+        accumulate(w, o, a, b, size, K);                                                           \
+        if (flushes(w))                                                                            \
+            flush_sums(w, o, size);                                                                \
     }
-MFMA_16BIT(mfma_16x16x16_bf16, 16, 2, bf16_pairs)
-MFMA_16BIT(mfma_32x32x8_bf16, 32, 2, bf16_pairs)
-MFMA_16BIT(mfma_16x16x16_f16, 16, 2, f16_pairs)
-MFMA_16BIT(mfma_32x32x8_f16, 32, 2, f16_pairs)
-MFMA_16BIT(mfma_16x16x32_bf16, 16, 4, bf16_pairs)
-MFMA_16BIT(mfma_32x32x16_bf16, 32, 4, bf16_pairs)
-MFMA_16BIT(mfma_16x16x32_f16, 16, 4, f16_pairs)
-MFMA_16BIT(mfma_32x32x16_f16, 32, 4, f16_pairs)
-MFMA_16BIT(mfma_16x16x8_bf16, 16, 1, bf16_pairs)
-MFMA_16BIT(mfma_32x32x4_bf16, 32, 1, bf16_pairs)
+MFMA_16BIT(mfma_16x16x16_bf16, 16, 2, bf16)
+MFMA_16BIT(mfma_32x32x8_bf16, 32, 2, bf16)
+MFMA_16BIT(mfma_16x16x16_f16, 16, 2, f16)
+MFMA_16BIT(mfma_32x32x8_f16, 32, 2, f16)
+MFMA_16BIT(mfma_16x16x32_bf16, 16, 4, bf16)
+MFMA_16BIT(mfma_32x32x16_bf16, 32, 4, bf16)
+MFMA_16BIT(mfma_16x16x32_f16, 16, 4, f16)
+MFMA_16BIT(mfma_32x32x16_f16, 32, 4, f16)
+MFMA_16BIT(mfma_16x16x8_bf16, 16, 1, bf16)
+MFMA_16BIT(mfma_32x32x4_bf16, 32, 1, bf16)
 
 #define MFMA_F32(name, size, registers)                                                            \
     void name(struct wave *w, const struct op *o)                                                  \

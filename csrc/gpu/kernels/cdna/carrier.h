@@ -79,8 +79,8 @@ struct carrier<true, Wide, Lines, Threads, Element> {
 /* 16 bits, the lines have stride 1: a thread takes chunk c, eight lines, of four neighbouring k,
  * and transposes. Bit 6 of the thread chooses the half of the lines, so that a wave stays in one;
  * the other bits are dealt out so that 16 neighbours write to 16 different places of the banks. */
-struct transposer {
-    enum { LOADS = 4 };
+template <int Lines> struct transposer {
+    enum { LOADS = 4, FEW = Lines == 64 };
     unsigned slot;
     chunk next[LOADS];
 
@@ -91,13 +91,14 @@ struct transposer {
 
     static __attribute__((device, always_inline)) unsigned first_k()
     {
-        return (bit(3) | bit(5) << 1 | bit(7) << 2 | bit(2) << 3) * LOADS;
+        return (bit(3) | bit(5) << 1 | bit(FEW ? 1 : 7) << 2 | bit(2) << 3) * LOADS;
     }
 
     /* Of the half. */
     static __attribute__((device, always_inline)) unsigned first_line()
     {
-        return (bit(4) | bit(0) << 1 | bit(1) << 2 | (unsigned)thread_id() >> 8 << 3) * 8;
+        const unsigned of_32 = bit(4) | bit(0) << 1;
+        return (FEW ? of_32 : of_32 | bit(1) << 2 | (unsigned)thread_id() >> 8 << 3) * 8;
     }
 
     static __attribute__((device, always_inline)) int half()
@@ -105,11 +106,10 @@ struct transposer {
         return __builtin_amdgcn_readfirstlane((int)bit(6));
     }
 
-    /* half_lines: of which the tile has two halves. */
-    __attribute__((device, always_inline)) void start(unsigned half_lines)
+    __attribute__((device, always_inline)) void start()
     {
         const unsigned k = first_k() / LOADS;
-        slot = place<false>(first_line() + bit(6) * half_lines, k >> 1) + (k & 1) * 8;
+        slot = place<false>(first_line() + bit(6) * (Lines / 2), k >> 1) + (k & 1) * 8;
     }
 
     __attribute__((device, always_inline)) void put(local lines) const
@@ -122,8 +122,14 @@ struct transposer {
 };
 
 template <bool Wide, int Lines, int Threads>
-struct carrier<false, Wide, Lines, Threads, 2> : transposer {
-    static_assert(Lines / 8 * (LINE_K / LOADS) == Threads && Lines % 128 == 0,
+struct carrier<false, Wide, Lines, Threads, 2> : transposer<Lines> {
+    using transposer<Lines>::FEW;
+    using transposer<Lines>::LOADS;
+    using transposer<Lines>::next;
+    using transposer<Lines>::half;
+    using transposer<Lines>::first_k;
+    using transposer<Lines>::first_line;
+    static_assert(Lines / 8 * (LINE_K / LOADS) == Threads && (FEW || Lines % 128 == 0),
                   "one chunk a thread");
     region begin, at;
     unsigned offset[LOADS];
@@ -135,7 +141,7 @@ struct carrier<false, Wide, Lines, Threads, 2> : transposer {
         MMF_UNROLL
         for (int i = 0; i < LOADS; i++)
             offset[i] = (first_k() + i) * begin.pitch + first_line() * region::SIZE;
-        transposer::start(Lines / 2);
+        transposer<Lines>::start();
     }
 
     __attribute__((device, always_inline)) void go_to(long long k)

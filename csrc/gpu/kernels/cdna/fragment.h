@@ -70,8 +70,7 @@ template <int Dtype> struct products : unprepared {
     }
 };
 
-/* Exact products; subnormals count (MI200's matrix cores read those of 16 bits alone as 0). A part
- * is one k of each lane. */
+/* Exact products; subnormals count. A part is one k of each lane. */
 template <> struct products<MMF_GEMM_FLOAT32> : unprepared {
     typedef float real;
     typedef block sums;
@@ -83,6 +82,23 @@ template <> struct products<MMF_GEMM_FLOAT32> : unprepared {
                                                     0);
     }
 };
+
+#if defined(__gfx90a__)
+/* The instructions of 16 bits read subnormals as 0: float16 is converted, exactly, and multiplied
+ * as float32. */
+template <> struct products<MMF_GEMM_FLOAT16> : unprepared {
+    typedef float real;
+    typedef block sums;
+    enum { PARTS = 8 };
+
+    static __attribute__((device, always_inline)) sums add(chunk b, chunk a, sums sum, int part)
+    {
+        typedef _Float16 halves __attribute__((ext_vector_type(8)));
+        return __builtin_amdgcn_mfma_f32_16x16x4f32(((halves)b)[part], ((halves)a)[part], sum, 0, 0,
+                                                    0);
+    }
+};
+#endif
 
 /* A part is one k of each lane. Unlike those of float, the sums of lane l are the lines 4 r + l /
  * 16 of B. */

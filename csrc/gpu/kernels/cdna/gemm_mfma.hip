@@ -1,5 +1,6 @@
-/* Matrix cores of CDNA: float16 and bfloat16 inputs, float sums. gfx90a has the rows of bfloat16
- * alone: its matrix cores read subnormals of float16 as 0.
+/* Matrix cores of CDNA: float16 and bfloat16 inputs, exact products, float sums. Only float16 on
+ * gfx90a, which fragment.h multiplies as float32, has tiles of 64 x 64: others take so little time
+ * that gemm_pingpong* and gemm_thin have the small ones.
  * Path of a call: chosen before gemm_simt on these GPUs; launched by gpu/launch_plan.c. */
 #include "gpu/kernels/cdna/finish.h"
 #include "gpu/kernels/cdna/mfma_loop.h"

@@ -1,9 +1,7 @@
 /* Matrix cores of CDNA, tiles of 16 or 32 rows and 32 columns (B along n: 64), for few rows of A.
  * float16, bfloat16 and float32, float sums; float64. thin.h has the loop; the bits of a row depend
  * on K alone. Path of a call: chosen where it is modelled as fastest; launched by
- * gpu/launch_plan.c.
- *
- * gfx90a has the rows of bfloat16 alone: its matrix cores read subnormals of float16 as 0. */
+ * gpu/launch_plan.c. */
 enum { IN_PIECES = false }; /* all of k */
 #include "gpu/kernels/cdna/thin.h"
 #include "gpu/kernels/common/epilogue_general.h"

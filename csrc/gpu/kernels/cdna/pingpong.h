@@ -197,7 +197,8 @@ struct wave_products : wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped, PARTS> {
      * wave that multiplies goes before the one that reads. */
     template <int Half> __attribute__((device, always_inline)) void multiply_half()
     {
-        enum { STEPS = 2 * MULTIPLY_PARTS };
+        typedef products<row::operands> product;
+        enum { STEPS = 2 * product::PARTS };
         __builtin_amdgcn_s_setprio(1);
         MMF_UNROLL
         for (int at = 0; at < PARTS * STEPS; at++) {
@@ -205,14 +206,14 @@ struct wave_products : wave_sums<row, ROW_BLOCKS, HALF_BLOCKS, Swapped, PARTS> {
             const int n = HALF_BLOCKS == 1 ? at % PARTS : at / STEPS;
             const int columns = ACROSS ? (Half * PARTS + n) / 2 : n;
             const int half = ACROSS ? (Half * PARTS + n) % 2 : Half;
-            const int k = part / MULTIPLY_PARTS;
+            const int k = part / product::PARTS;
             MMF_UNROLL
             for (int i = 0; i < HALF_BLOCKS; i++) {
                 MMF_UNROLL
                 for (int j = 0; j < 2; j++) {
                     block &s = sum[half * HALF_BLOCKS + i][columns * 2 + j];
-                    s = multiply_part<row::operands>(b[columns][k][j], a[k][ACROSS ? half : i], s,
-                                                     part % MULTIPLY_PARTS);
+                    s = product::add(b[columns][k][j], a[k][ACROSS ? half : i], s,
+                                     part % product::PARTS);
                 }
             }
         }
