@@ -12,8 +12,8 @@ the share in which the loads of the unit's tiles, with 44 KB on their way for 10
 cores. q1: spills, scratch and accumulator moves.
 
 From the simulator: wave instructions beside the loop over K for each 64 results, of 512 x 512 (one of a tile's dtypes,
-bfloat16 if it has that), that is what is left at K = 0 of the line through K = 256 and 1024; LDS conflicts of K = 1024. Needs what
-amd_static.py needs, and tests/hipsim.
+bfloat16 if it has that), that is what is left at K = 0 of the line through K = 256 and 1024; LDS conflicts of K = 1024.
+Needs what amd_static.py needs, and tests/hipsim.
 """
 
 from __future__ import annotations

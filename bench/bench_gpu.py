@@ -6,8 +6,8 @@
 bfloat16, weights (N, K) as nn.Linear has them, a bias but for swiglu. Each arm is a CUDA graph of calls on operands
 that rotate, together larger than the last cache; the arms take turns. Burst: each sample after 40 ms in which the GPU
 is idle, so clocks are high; a kernel that only waits covers the launch of the graph. --sustained: samples without idle,
-after the graphs of all arms ran back to back for a time, so clocks are what power leaves. Arms, as far as the activation
-and this torch have them:
+after the graphs of all arms ran back to back for a time, so clocks are what power leaves. Arms, as far as the
+activation and this torch have them:
 
     mm       torch.mm, bare cuBLAS
     linear   F.linear with the bias

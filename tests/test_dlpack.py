@@ -312,7 +312,7 @@ def test_what_explain_asks_for(library: str, stream: int | None, monkeypatch: py
     if library == "jax":
         monkeypatch.setattr(pytest.importorskip("jax"), "Array", Array)
     a, b = (Array(x, device=(2, 60), change=device_change(2, 60)) for x in (A, B))
-    with pytest.raises(mf.DeviceError, match="NVIDIA GPUs cannot be used: |there is no device cuda:60; "):
+    with pytest.raises(mf.DeviceError, match=r"NVIDIA GPUs cannot be used: |there is no device cuda:60; "):
         mf.explain(a, b)
     assert a.calls == b.calls == [{"max_version": (1, 3), "stream": stream}]
 

@@ -99,7 +99,8 @@ def test_fused_is_as_precise_as_linear_then_activation(activation, layout, dtype
         )  # fmt: skip
         assert_close(as_numpy(fused), exact, dtype, f"{shape}")
         results = (as_numpy(y).astype(np.float64).astype(exact.value.dtype) for y in (fused, rival))
-        ours, theirs = (rms(result - exact.nearest(result, dtype).value) for result in results)  # on the same side of a jump
+        nearest = ((result, exact.nearest(result, dtype).value) for result in results)  # on the same side of a jump
+        ours, theirs = (rms(result - value) for result, value in nearest)
         ratio = ours / theirs if theirs else 1.0 if ours == 0 else np.inf
         accounts.record(
             "linear",

@@ -20,7 +20,7 @@ typedef struct mmf_library {
      * Python runs: it is called again then, with asked NULL. Else *asked becomes true if Python may
      * have run here. NULL: import() took a share of the memory. */
     mmf_status (*view)(mmf_state *state, mmf_import *import, bool *asked);
-    bool trusted; /* its arrays lie where they say: no driver is asked about their memory */
+    bool trusted;      /* its arrays lie where they say: no driver is asked about their memory */
     bool no_unordered; /* its __dlpack__ knows no stream -1; None: the host may wait */
 
     /* --- streams of a GPU --- */
