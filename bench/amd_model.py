@@ -11,14 +11,15 @@ barrier keeps in turn. gemm_thin has neither phases nor LDS in its loop, which i
 the share in which the loads of the unit's tiles, with 44 KB on their way for 1000 cycles, keep up with the matrix
 cores. q1: spills, scratch and accumulator moves.
 
-From the simulator: wave instructions beside the loop over K for each 64 results, of 512 x 512 (one of a tile's dtypes,
-bfloat16 if it has that), that is what is left at K = 0 of the line through K = 256 and 1024; LDS conflicts of K = 1024.
-Needs what amd_static.py needs, and tests/hipsim.
+From the simulator: wave instructions beside the loop over K for each 64 results, of 512 x 512 (split-K: 128 x 256), of
+one of a tile's dtypes, bfloat16 if it has that: what is left at K = 0 of the line through K = 256 and 1024. LDS
+conflicts of K = 1024. "-": refused. Needs what amd_static.py needs, and tests/hipsim.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import subprocess
@@ -42,7 +43,6 @@ FLOPS["xf32"] = {"gfx942": 1024}
 BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}  # the first of a tile is counted
 FLIGHT_BYTES, FLIGHT_CYCLES = 44 << 10, 1000  # of a compute unit's loads
-SIZE = 512
 EPILOGUES = {
     "none": {},
     "bias": {"bias": True},
@@ -107,11 +107,6 @@ def loop_row(arch: str, kernel: str, image: bytes) -> list[str]:
     ]  # fmt: skip
 
 
-def gateless(tile: str) -> bool:
-    """Its waves have three groups of columns: csrc/gpu/gemm_pingpong.c."""
-    return "pingpong" in tile and "x192x" in tile
-
-
 def counted(tile: str) -> None:
     """In a process of its own, whose only device is the part: prints a line for each of NT, NN and NP that there is."""
     import ml_dtypes
@@ -123,18 +118,20 @@ def counted(tile: str) -> None:
     from matmul_fused.testing.gpu_cases import PRESHUFFLE
 
     device, rng = hipsim.Device(0), np.random.default_rng(0)
+    results = (128, 256) if "splitk" in tile else (512, 512)
     rows = [row for row in mf.info().gpu_kernels if row.startswith(f"{tile}_")]
     operands = next(short for short in DTYPES if any(row.startswith(f"{tile}_{short}_") for row in rows))
     dtype = ml_dtypes.bfloat16 if operands == "bf16" else DTYPES[operands]
 
     def counters(k: int, layout: str, bias: bool = False, activation: str | None = None) -> dict[str, int]:
-        n = SIZE * (2 if activation == "swiglu" else 1)
-        a, b, c = (rng.standard_normal(shape).astype(dtype) for shape in ((SIZE, k), (n, k), n))
+        m, half = results
+        n = half * (2 if activation == "swiglu" else 1)
+        a, b, c = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (n, k), n))
         weight: Any = device.array(np.ascontiguousarray(b.T)) if layout == "NN" else device.array(b).mT
         added: Any = device.array(c) if bias else None
-        if layout == "NP" and n > SIZE:  # a gate's weights are packed one by one
-            weight = tuple(mf.prepack(half, layout=PRESHUFFLE) for half in (weight[:, :SIZE], weight[:, SIZE:]))
-            added = (added[:SIZE], added[SIZE:])
+        if layout == "NP" and n > half:  # a gate's weights are packed one by one
+            weight = tuple(mf.prepack(part, layout=PRESHUFFLE) for part in (weight[:, :half], weight[:, half:]))
+            added = (added[:half], added[half:])
         elif layout == "NP":
             weight = mf.prepack(weight, layout=PRESHUFFLE)
         device.synchronize()
@@ -149,12 +146,13 @@ def counted(tile: str) -> None:
             continue
         row, conflicts = [], 0
         for keywords in EPILOGUES.values():
-            if keywords.get("activation") == "swiglu" and gateless(tile):
+            try:
+                short, long = (counters(k, layout, **keywords) for k in (256, 1024))
+            except NotImplementedError:
                 row.append("-")
                 continue
-            short, long = (counters(k, layout, **keywords) for k in (256, 1024))
             slope = (long["instructions"] - short["instructions"]) / 768
-            row.append(f"{(short['instructions'] - 256 * slope) / (SIZE * SIZE / 64):.1f}")
+            row.append(f"{(short['instructions'] - 256 * slope) / (math.prod(results) / 64):.1f}")
             conflicts = max(conflicts, long["lds_conflict_cycles"])
         print("|", " | ".join([layout, *row, str(conflicts)]), "|")
 
