@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from html import escape
 
-LEFT, RIGHT, TOP, LINE, WIDTH, BAR = 230, 30, 64, 27, 800, 9  # pixels; LINE: of one case
+from picture import FAINT, INK, WIDTH, notes, words
+
+LEFT, RIGHT, TOP, LINE, BAR = 230, 30, 64, 27, 9  # pixels; LINE: of one case
 LOW, HIGH = 0.8, 8.0
 TICKS = (0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 COLOURS = {"patched": "#2166ac", "backend": "#e08214"}
 NAMES = {"patched": "patched, beside eager", "backend": "backend, beside torch.compile"}
-INK, FAINT = "#222", "#ccc"
 
 Ratios = tuple[float, float, float]
 
@@ -21,26 +21,24 @@ def place(ratio: float) -> float:
     return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
 
-def words(x: float, y: float, text: str, anchor: str = "start", size: int = 11, colour: str = INK) -> str:
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{colour}">{escape(text)}</text>'
-
-
 def draw(rows: list[tuple[str, dict[str, Ratios | None]]], source: str) -> str:
     """rows: of each case median and quartiles of ours / what it replaces, None where an arm was not timed."""
     bottom = TOP + LINE * len(rows)
+    foot = notes(source, bottom + 20)
+    height = bottom + 18 + 13 * len(foot)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 44}" font-family="sans-serif">',
-        f'<rect width="{WIDTH}" height="{bottom + 44}" fill="#fff"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
+        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
         words(12, 20, "One forward: time of what is replaced / time of ours, above 1 ours is faster", size=14),
-        *(words(12 + 190 * n, 38, said, colour=COLOURS[arm]) for n, (arm, said) in enumerate(NAMES.items())),
-        words(12 + 190 * len(NAMES) + 40, 38, "line: quartiles of the rounds"),
+        *(words(12 + 190 * n, 38, said, size=11, colour=COLOURS[arm]) for n, (arm, said) in enumerate(NAMES.items())),
+        words(12 + 190 * len(NAMES) + 40, 38, "line: quartiles of the rounds", size=11),
     ]
     for tick in TICKS:
         lines.append(f'<path d="M{place(tick)} {TOP - 4}V{bottom}" stroke="{INK if tick == 1 else FAINT}"/>')
-        lines.append(words(place(tick), TOP - 8, f"{tick:g}", "middle"))
+        lines.append(words(place(tick), TOP - 8, f"{tick:g}", "middle", 11))
     for number, (case, found) in enumerate(rows):
         y = TOP + LINE * number + 4
-        lines.append(words(LEFT - 8, y + BAR + 3, case, "end"))
+        lines.append(words(LEFT - 8, y + BAR + 3, case, "end", 11))
         for bar, (arm, colour) in enumerate(COLOURS.items()):
             ratio = found.get(arm)
             if ratio is None:
@@ -51,6 +49,4 @@ def draw(rows: list[tuple[str, dict[str, Ratios | None]]], source: str) -> str:
                 f'<rect x="{min(one, end)}" y="{top}" width="{abs(end - one):.1f}" height="{BAR}" fill="{colour}"/>'
             )
             lines.append(f'<path d="M{low} {top + BAR / 2}H{high}" stroke="{INK}"/>')
-    half = source.find("; threads")  # two lines
-    lines += [words(12, bottom + 20, source[:half], size=9), words(12, bottom + 34, source[half + 2 :], size=9)]
-    return "\n".join([*lines, "</svg>", ""])
+    return "\n".join([*lines, *foot, "</svg>", ""])

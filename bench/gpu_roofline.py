@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import results
-from picture import COLOURS, words
+from picture import COLOURS, notes, words
 from roofline import Plane
 
 PICTURE = results.ROOT / "docs/gpu_roofline.svg"
 REGIMES = ("burst", "sustained")
 ARMS = {"ours": COLOURS["bfloat16"], "mm": COLOURS["float32"]}
 PUBLISHED = {"NVIDIA H200": (989e12, 4.8e12)}  # operations of bfloat16, bytes a second
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 800, 420, 46, 92, 58  # pixels
+WIDTH, HEIGHT, LEFT, TOP = 800, 400, 46, 92  # pixels; HEIGHT: without what was measured where
+BASE = HEIGHT - 38
 INTENSITIES, RATES = (0.5, 8000.0), (0.3e12, 2e15)
 
 
@@ -54,7 +55,7 @@ def source(text: str, regime: str) -> str:
 
 
 def panel(left: float, width: float, regime: str, found: list[Point], roof: tuple[float, float]) -> list[str]:
-    plane = Plane(left, TOP, HEIGHT - BOTTOM, width, INTENSITIES, RATES, tick=1e12)
+    plane = Plane(left, TOP, BASE, width, INTENSITIES, RATES, tick=1e12)
     lines = [words(left, TOP - 8, f"{regime}, Tflop/s, measured", size=12), *plane.axes(), plane.roof(*roof)]
     for point in found:
         x, y = plane.point(point.intensity, point.rate)
@@ -72,9 +73,13 @@ def draw(text: str) -> str:
         raise ValueError(f"not measured on one of {', '.join(PUBLISHED)}, whose published figures are known here")
     compute, memory = PUBLISHED[name]
     about = f"line: published by NVIDIA, {memory / 1e12:g} TB/s and {compute / 1e12:g} Tflop/s"
+    foot: list[str] = []
+    for regime in panels:
+        foot += notes(source(text, regime), HEIGHT + 13 * (len(foot) + 1))
+    height = HEIGHT + 13 * (len(foot) + 1)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
+        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
         words(12, 20, f"Rate of calls on an {name}, bfloat16, measured", size=14),
         words(12, 38, about, size=11),
     ]
@@ -85,8 +90,7 @@ def draw(text: str) -> str:
     share = (WIDTH - 14) / len(panels)
     for number, (regime, found) in enumerate(panels.items()):
         lines += panel(LEFT + number * share, share - LEFT, regime, found, (compute, memory))
-        lines.append(words(12, HEIGHT - 20 + 13 * number, source(text, regime), size=9))
-    return "\n".join([*lines, "</svg>", ""])
+    return "\n".join([*lines, *foot, "</svg>", ""])
 
 
 def main(path: Path = results.RESULTS, picture: Path = PICTURE) -> None:

@@ -11,12 +11,13 @@ import re
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from textwrap import wrap
 
 import results
 
 KINDS = ("amx", "avx512", "avx2")
 LEFT, RIGHT, TOP, GAP = 230, 30, 80, 7  # pixels; GAP: between problems
-WIDTH, BAR = 800, 6
+WIDTH, BAR, NOTE = 800, 6, 150  # NOTE: characters of a small line
 TICKS = (0.5, 1, 2, 4, 8, 16)
 COLOURS = {"float32": "#2166ac", "bfloat16": "#d6604d", "float16": "#4d9221", "float64": "#762a83"}
 INK, FAINT = "#222", "#ccc"
@@ -58,8 +59,13 @@ def place(ratio: float) -> float:
     return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
 
-def words(x: float, y: float, text: str, anchor: str = "start", size: int = 12) -> str:
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{INK}">{escape(text)}</text>'
+def words(x: float, y: float, text: str, anchor: str = "start", size: int = 12, colour: str = INK) -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{colour}">{escape(text)}</text>'
+
+
+def notes(text: str, y: float) -> list[str]:
+    """Small lines, as many as the width needs, the first with its base at y."""
+    return [words(12, y + 13 * number, line, size=9) for number, line in enumerate(wrap(text, NOTE))]
 
 
 def bar(row: Row, y: int) -> list[str]:

@@ -26,6 +26,7 @@ PICTURES = {
     "cpu_speed_avx512.svg": "Time of torch eager / time of matmul_fused on a CPU with AVX-512",
     "cpu_roofline_avx512.svg": "Rate of the CPU's kernels with AVX-512 beside what the CPU can do",
     "gpu_roofline.svg": "Measured rate of matmul_fused and of cuBLAS on an H200",
+    "forward_gpu.svg": "Time of a forward on an H200: patched beside eager, the backend beside torch.compile",
     "train_gpt2.svg": "Loss of a small GPT-2 in training: eager torch, and with matmul_fused",
     "amd_roofline.svg": "Modelled rate of the kernels on MI300X and MI355X; not measured",
 }
