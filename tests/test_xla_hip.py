@@ -121,13 +121,22 @@ def test_calls_follow_each_other_on_the_stream(seed):
 
 
 def test_a_workspace_at_an_odd_address():
-    run = Run()
+    """XLA promises 16 bytes; what is written begins at a multiple of 256 that lies inside."""
+    run, given = Run(), []
     a, b, out = draw((9, 300)), draw((300, 20)), run.empty((9, 20))
-    run.xla.allocate = lambda size: run.allocate(size + 16) + 16
-    run.xla.free = lambda at: run.memory.pop(at - 16)
+
+    def allocate(size):
+        given.append(run.send(np.full(size + 512, 0x5A, np.uint8)))
+        return given[0].pointer + 16
+
+    run.xla.allocate, run.xla.free = allocate, lambda at: None
     with force_kernel("gemm_simt_splitk"):
         assert run.call({"A": run.send(a), "B": run.send(b)}, out) is None
     check(run.fetch(out), a, b)
+    words = run.fetch(given[0]).view(np.uint32)
+    written = np.flatnonzero(words != 0x5A5A5A5A) * 4
+    assert (given[0].pointer + written[0]) % 256 == 0
+    assert 16 <= written[0] <= written[-1] < words.nbytes - 512 + 16
 
 
 def test_the_gpu_is_that_of_the_stream():
