@@ -427,8 +427,7 @@ def test_rows_of_a_part():
     rows = load("amd_rows", "msgpack", "elftools").rows_of("gfx90a")
     assert "gemm_simt_64x64x16_f32_any" in rows  # of all parts
     assert "gemm_thin_16x32x512_bf16_nt" in rows
-    assert not [row for row in rows if "_f16_" in row and re.search("mfma|pingpong|thin|wgmma", row)]
-    assert not [row for row in rows if "reduce" in row]
+    assert not [row for row in rows if re.search("pingpong_[^s]|wmma|xf32|wgmma|reduce", row)]
 
 
 def test_pieces_of_k_beside_origamis(amd_origami):

@@ -23,7 +23,7 @@ from sanitize import planted, toolchain
 ADDRESS_TESTS = ("dlpack", "errors", "aliasing", "overlap", "prepack", "array", "plan_cache")
 LIFETIME = "leave_the_cache or keeps_its_module or immutable or outlives or pickled or damaged or live_objects"
 C_CASES = {"address": "600", "thread": "100"}  # random problems of the C tests; most of them take one thread
-GPU_FILES = ("gpu_host", "gpu_library", "gpu_process", "workspace")
+GPU_FILES = ("gpu_host", "gpu_library", "gpu_process", "workspace", "xla_host")
 THREADS = "share_one_weight or changes_while or do_not_mix or belong_to_their or forced_kernel_is_the or forked"
 _print = threading.Lock()
 
