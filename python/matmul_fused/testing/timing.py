@@ -1,13 +1,14 @@
 """Timing of rival ways to do the same, side by side in one run.
 
 Role: the protocol of every bench; tests assert and never time. Arms are interleaved round by round, so
-that a change of the machine's clock meets all of them; each arm goes through copies of its data that
-together outgrow the cache; medians are compared within a round.
+that a change of the machine's clock meets all of them, each time in another order, so that none always runs after the
+same one; each arm goes through copies of its data that together outgrow the cache; medians are compared within a round.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -102,15 +103,17 @@ def measure(
             spent = run(name, calls)
             total += spent
         repeats[name] = calls
-    names = list(arms)
+    names, order = list(arms), random.Random(0)
     samples: dict[str, list[float]] = {name: [] for name in names}
     begin = clock()
     for number in range(rounds):
         if number >= 5 and clock() - begin > budget_seconds:
             break
-        for name in names[number % len(names) :] + names[: number % len(names)]:
+        order.shuffle(names)
+        for name in names:
             samples[name].append(run(name, repeats[name]) / repeats[name])
-    return [_summary(name, samples[name], samples[names[0]], repeats[name]) for name in names]
+    first = samples[next(iter(arms))]
+    return [_summary(name, samples[name], first, repeats[name]) for name in arms]
 
 
 def race(
