@@ -46,7 +46,7 @@ LOOPS = (
     Loop("blocked_avx2", "float32 FMA, 32 bytes", "avx2", 0.92),
     Loop("blocked_avx512", "float32 FMA, 64 bytes", "avx512", 0.92),
     Loop("blocked_avx512_bf16", "VDPBF16PS", "avx512_bf16", 0.92),
-    Loop("blocked_amx", "TDPBF16PS", "amx", 0.70),
+    Loop("blocked_amx", "TDPBF16PS", "amx_bf16", 0.70),
 )
 
 

@@ -78,7 +78,7 @@ def _commit() -> str:
 def kind() -> str:
     """The best instructions for 16-bit products here: what tables are told apart by."""
     found = mf.info().cpu_features.split()
-    return next((name for name in ("amx", "avx512", "avx2") if name in found), "portable")
+    return next((name for name in ("amx_bf16", "avx512", "avx2") if name in found), "portable").removesuffix("_bf16")
 
 
 def about(heap: str) -> dict[str, Any]:

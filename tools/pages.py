@@ -25,6 +25,8 @@ PICTURES = {
     "cpu_speed_avx2.svg": "Time of torch eager / time of matmul_fused on a CPU with AVX2",
     "cpu_speed_avx512.svg": "Time of torch eager / time of matmul_fused on a CPU with AVX-512",
     "cpu_roofline_avx512.svg": "Rate of the CPU's kernels with AVX-512 beside what the CPU can do",
+    "cpu_speed_amx.svg": "Time of torch eager / time of matmul_fused on a CPU with AMX",
+    "cpu_roofline_amx.svg": "Rate of the CPU's kernels with AMX beside what the CPU can do",
     "gpu_roofline.svg": "Measured rate of matmul_fused and of cuBLAS on an H200",
     "forward_gpu.svg": "Time of a forward on an H200: patched beside eager, the backend beside torch.compile",
     "train_gpt2.svg": "Loss of a small GPT-2 in training: eager torch, and with matmul_fused",

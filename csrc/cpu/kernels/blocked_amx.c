@@ -14,7 +14,7 @@
 #define MMF_ROW_UNIT 16
 #define MMF_DEPTH_UNIT 32
 #define MMF_CHAIN_UNIT 32
-#define MMF_DEPTH(size) 1024
+#define MMF_DEPTH(size) 4096
 #define MMF_CACHE_BLOCKS
 #define MMF_BLOCK_N 1024
 #define MMF_LOCAL_M 160
