@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import random
 import re
 import sys
 import time
@@ -86,9 +87,10 @@ def microseconds(
     heat_up(graphs, heat / 2)
     begin_clocks()
     heat_up(graphs, heat / 2)
-    names, samples = list(arms), []
+    names, order, samples = list(arms), random.Random(0), []
     for turn in range(rounds + 2):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        order.shuffle(names)
+        for name in names:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             if not heat:
                 torch.cuda.synchronize()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import picture
 import results
-from picture import COLOURS, words
+from picture import COLOURS, notes, words
 from roofline import Plane
 
 SIZES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
@@ -80,7 +80,7 @@ def draw(found: list[Point], limit: Limits, source: str) -> str:
     for point in found:
         x, y = plane.point(point.intensity, point.rate)
         lines.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{COLOURS[point.dtype]}"/>')
-    lines.append(words(12, HEIGHT - 8, source, size=10))
+    lines += notes(source, HEIGHT - 14)
     return "\n".join([*lines, "</svg>", ""])
 
 

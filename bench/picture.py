@@ -83,9 +83,11 @@ def draw(rows: list[Row], source: str) -> str:
     for row in rows:
         problems.setdefault(row.problem, []).append(row)
     bottom = TOP + BAR * len(rows) + GAP * len(problems)
+    foot = notes(f"{source}; problem: M x N x K; all figures: bench/RESULTS.md", bottom + 20)
+    height = bottom + 16 + 13 * len(foot)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 42}" font-family="sans-serif">',
-        f'<rect width="{WIDTH}" height="{bottom + 42}" fill="#fff"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
+        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
         words(12, 20, "Time of torch eager / time of matmul_fused: above 1 matmul_fused is faster", size=14),
         words(
             12,
@@ -108,9 +110,7 @@ def draw(rows: list[Row], source: str) -> str:
             lines += bar(row, y)
             y += BAR
         y += GAP
-    lines.append(words(12, bottom + 20, source, size=10))
-    lines.append(words(12, bottom + 34, "problem: M x N x K; all figures: bench/RESULTS.md", size=10))
-    return "\n".join([*lines, "</svg>", ""])
+    return "\n".join([*lines, *foot, "</svg>", ""])
 
 
 def path(kind: str) -> Path:

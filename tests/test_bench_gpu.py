@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -223,17 +224,18 @@ def test_arms_take_turns_idle_or_hot(bench_gpu, monkeypatch, heat):
     assert {name: [pytest.approx(250 * number)] * 5 for number, name in enumerate("abc", 1)} == times
     ((when, done),) = began
     assert when == pytest.approx(heat / 2, abs=0.01)
-    turns = [1, 2, 3, 2, 3, 1, 3, 1, 2] * 3
     if heat:
         assert "idle" not in gpu.log
         assert "covered" not in gpu.log
-        assert gpu.log[-21:] == turns[:21]
+        turns = gpu.log[-21:]
         assert sum(gpu.log[:-21]) * 1e-3 == pytest.approx(heat, abs=0.02)
         assert done > 0
     else:
         assert gpu.log[::3] == ["idle"] * 21
         assert gpu.log[1::3] == ["covered"] * 21
-        assert gpu.log[2::3] == turns[:21]
+        turns = gpu.log[2::3]
+    assert all(sorted(turns[i : i + 3]) == [1, 2, 3] for i in range(0, 21, 3))
+    assert {b for a, b in pairwise(turns) if a == 1} >= {2, 3}
 
 
 # --- what is said of the rows ---

@@ -1,8 +1,8 @@
-/* A shared object to preload: to the process, this x86-64 CPU has AVX2, FMA, F16C and nothing
- * newer. Linux raises SIGSEGV at every CPUID instruction (arch_prctl ARCH_CPUID, where the CPU can:
- * flag cpuid_fault in /proc/cpuinfo, on many Intel CPUs); the handler answers without the newer
- * features. A program's own handler of SIGSEGV stays behind it. For the tests: not a part of the
- * package.
+/* A shared object to preload: to code loaded after it, this x86-64 CPU has AVX2, FMA, F16C and
+ * nothing newer. Linux raises SIGSEGV at every CPUID instruction (arch_prctl ARCH_CPUID, where the
+ * CPU can: flag cpuid_fault in /proc/cpuinfo, on many Intel CPUs); the handler answers without the
+ * newer features. A program's own handler of SIGSEGV stays behind it. For the tests: not a part of
+ * the package.
  *
  *     cc -shared -fPIC -O2 -o without_avx512.so tools/without_avx512.c -ldl
  *     LD_PRELOAD=$PWD/without_avx512.so python -m pytest ... */
@@ -38,8 +38,9 @@ static void answer(unsigned leaf, unsigned sub, unsigned r[4])
     if (leaf == 7 && sub == 0) {
         r[1] &= ~(1u << 16 | 1u << 17 | 1u << 21 | 1u << 26 | 1u << 27 | 1u << 28 | 1u << 30 |
                   1u << 31); /* AVX512 F DQ IFMA PF ER CD BW VL */
-        r[2] &= ~(1u << 1 | 1u << 6 | 1u << 8 | 1u << 11 | 1u << 12 |
-                  1u << 14); /* AVX512 VBMI VBMI2, GFNI, AVX512 VNNI BITALG VPOPCNTDQ */
+        r[2] &= ~(1u << 1 | 1u << 6 | 1u << 8 | 1u << 9 | 1u << 10 | 1u << 11 | 1u << 12 |
+                  1u << 14); /* AVX512 VBMI VBMI2, GFNI, VAES, VPCLMULQDQ, AVX512 VNNI
+                              * BITALG VPOPCNTDQ */
         r[3] &= ~(1u << 2 | 1u << 3 | 1u << 8 | 1u << 22 | 1u << 23 | 1u << 24 |
                   1u << 25); /* AVX512 4VNNIW 4FMAPS VP2INTERSECT FP16, AMX BF16 TILE INT8 */
     } else if (leaf == 7) {
@@ -93,6 +94,12 @@ int sigaction(int signal, const struct sigaction *action, struct sigaction *befo
     if (action)
         theirs = *action;
     return 0;
+}
+
+void (*signal(int number, void (*handler)(int)))(int)
+{
+    struct sigaction before, action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    return sigaction(number, &action, &before) ? SIG_ERR : before.sa_handler;
 }
 
 __attribute__((constructor)) static void begin(void)

@@ -74,9 +74,11 @@ static uint64_t hash_of(const mmf_request *r)
     const mmf_tensor *a = r->operand[MMF_A], *b = r->operand[MMF_B];
     if (a->ndim < 1 || b->ndim < 1)
         return 1;
+    const uint64_t rows = a->ndim > 1 ? (uint64_t)a->shape[a->ndim - 2] : 0;
     const int given = 64 * (r->operand[MMF_OUT] != NULL) + 128 * (r->operand[MMF_BIAS] != NULL);
     uint64_t hash = (uint64_t)a->shape[0] * UINT64_C(0x9e3779b97f4a7c15);
     hash ^= (uint64_t)a->shape[a->ndim - 1] * UINT64_C(0xbf58476d1ce4e5b9);
+    hash ^= (rows + ((uint64_t)a->device.id << 48)) * UINT64_C(0xc2b2ae3d27d4eb4f);
     hash ^= (uint64_t)b->shape[b->ndim - 1] * UINT64_C(0x94d049bb133111eb);
     hash ^= ((uint64_t)b->strides[0] + ((uint64_t)a->dtype << 32)) * UINT64_C(0xd6e8feb86659fd93);
     hash ^= (uint64_t)(r->terms.activation + given) * UINT64_C(0xff51afd7ed558ccd);

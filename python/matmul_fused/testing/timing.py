@@ -1,8 +1,8 @@
 """Timing of rival ways to do the same, side by side in one run.
 
 Role: the protocol of every bench; tests assert and never time. Arms are interleaved round by round, so
-that a change of the machine's clock meets all of them, each time in another order, so that none always runs after the
-same one; each arm goes through copies of its data that together outgrow the cache; medians are compared within a round.
+that a change of the machine's clock meets all of them, in an order drawn anew, so that none always runs after the same
+one; each arm goes through copies of its data that together outgrow the cache; medians are compared within a round.
 """
 
 from __future__ import annotations
