@@ -24,6 +24,7 @@ ADDRESS_TESTS = ("dlpack", "errors", "aliasing", "overlap", "prepack", "array", 
 LIFETIME = "leave_the_cache or keeps_its_module or immutable or outlives or pickled or damaged or live_objects"
 C_CASES = {"address": "600", "thread": "100"}  # random problems of the C tests; most of them take one thread
 GPU_FILES = ("gpu_host", "gpu_library", "gpu_process", "workspace", "xla_host")
+LEFT_OUT = ("--deselect", "tests/test_xla_host.py::test_tensor_maps_and_clusters")  # this build has no sm_90a
 THREADS = "share_one_weight or changes_while or do_not_mix or belong_to_their or forced_kernel_is_the or forked"
 _print = threading.Lock()
 
@@ -79,7 +80,8 @@ class Chain:
 
     def gpu_tests(self) -> None:
         """The host path of GPU calls on the stand-in driver: first calls of threads, forks, every failure."""
-        self.step("pytest, GPU host", [*toolchain.PYTEST, *(f"tests/test_{name}.py" for name in GPU_FILES)])
+        files = [f"tests/test_{name}.py" for name in GPU_FILES]
+        self.step("pytest, GPU host", [*toolchain.PYTEST, *LEFT_OUT, *files])
 
 
 def address(chain: Chain) -> None:
