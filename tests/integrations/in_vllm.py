@@ -11,6 +11,7 @@ os.environ["VLLM_TARGET_DEVICE"] = "cpu"
 os.environ["MATMUL_FUSED_VLLM"] = "1"
 
 import torch
+import vllm.model_executor.layers.utils
 import vllm.plugins
 from layers import HIDDEN, WIDTH, assert_as_good, assert_on_page, clear, draw, fused, inputs, opt, run_example
 from transformers import FalconConfig, GPT2Config, GPTJConfig
@@ -25,6 +26,8 @@ OPERATORS = torch.library.Library("_C", "FRAGMENT")
 for name in ("gelu_new", "gelu_fast", "gelu_quick"):
     OPERATORS.define(f"{name}(Tensor! out, Tensor input) -> ()")
 OPERATORS.define("rotary_embedding(Tensor! query) -> ()")  # whose name a pass of its backend asks for
+# Nor its CPU parts: on a processor with AMX it would pack the weights by one of them.
+vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda n, k, dtype: False
 
 vllm.plugins.load_general_plugins()  # before its models are imported, as vLLM does
 MODELS = "vllm.model_executor.models."
