@@ -297,10 +297,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def merged(path: Path | None, facts: dict[str, Any]) -> dict[str, Any]:
+def merged(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """The rows in the file that were measured under the same conditions as those of this run."""
     with contextlib.suppress(OSError, ValueError, TypeError):
-        before = json.loads(path.read_text())  # type: ignore[union-attr]
+        before = json.loads(path.read_text())
         if before["about"] == json.loads(json.dumps(facts)):
             return {row["case"]: row for row in before["rows"]}
     return {}
@@ -331,7 +331,7 @@ def main(arguments: list[str] | None = None, heap: str = "is as the C library ha
         return compile_only(chosen, options.device)
     limit = LIMITS[options.device] if options.limit is None else options.limit
     start, facts = time.perf_counter(), about(options, heap)
-    found, late = merged(options.json, facts), []
+    found, late = merged(options.json, facts) if options.json else {}, []
     compile_first(chosen, options.device)
     todo = iter(forward_cases.workloads(chosen, options.device))
     for case in chosen:

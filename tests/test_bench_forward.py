@@ -151,3 +151,9 @@ def test_a_run(tmp_path):
     assert "above 1.03: " in done.stdout
     assert written["about"]["cpu"] in done.stdout
     assert (tmp_path / "f.svg").read_text().startswith("<svg")
+
+
+def test_without_a_file(forward, monkeypatch, capsys):
+    monkeypatch.setattr(forward, "compile_first", lambda chosen, device: None)
+    forward.main(["--device", "cpu", "--only", "tiny BERT, float32, 1x128", "--limit", "0"])
+    assert "tiny BERT, float32, 1x128" in capsys.readouterr().out

@@ -29,6 +29,7 @@ PICTURES = {
     "cpu_roofline_amx.svg": "Rate of the CPU's kernels with AMX beside what the CPU can do",
     "gpu_roofline.svg": "Measured rate of matmul_fused and of cuBLAS on an H200",
     "forward_gpu.svg": "Time of a forward on an H200: patched beside eager, the backend beside torch.compile",
+    "forward_cpu.svg": "Time of a forward on a Xeon with AMX: patched beside eager, the backend beside torch.compile",
     "train_gpt2.svg": "Loss of a small GPT-2 in training: eager torch, and with matmul_fused",
     "amd_roofline.svg": "Modelled rate of the kernels on MI300X and MI355X; not measured",
 }
