@@ -26,7 +26,7 @@ OPERATORS = torch.library.Library("_C", "FRAGMENT")
 for name in ("gelu_new", "gelu_fast", "gelu_quick"):
     OPERATORS.define(f"{name}(Tensor! out, Tensor input) -> ()")
 OPERATORS.define("rotary_embedding(Tensor! query) -> ()")  # whose name a pass of its backend asks for
-# Nor its CPU parts: on a processor with AMX it would pack the weights by one of them.
+# On a CPU with AMX, vLLM packs weights by an operator of its CPU build, which this build has not either.
 vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda n, k, dtype: False
 
 vllm.plugins.load_general_plugins()  # before its models are imported, as vLLM does
