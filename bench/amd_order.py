@@ -9,11 +9,12 @@ those that a wave touches on any die, for the cache that all dies share. "In tur
 are numbered, "in runs" what csrc/gpu/kernels/common/deal.h makes of it, compiled here; both in the groups of rows of
 csrc/gpu/kernels/common/tile.h.
 
-Last wave: of calls of bench/amd_origami.py what stream-K would give over the picked rows, which leave it to a launch of
-its own where that pays (csrc/gpu/amd_waves.c). It shares the last, incomplete wave of tiles out to all units: the time
-of the steps over K of rows whose tiles have a unit to themselves (what explain() predicts for as many columns as fill
-the waves, less what it predicts for a shorter K) times tiles / (units * waves). Every unit puts the sums of one tile
-into memory, and they are read again.
+Last wave: of calls of bench/amd_origami.py what stream-K in one launch would give over the picked rows, which leave the
+last wave to a launch of its own where that pays (csrc/gpu/amd_waves.c), or to three with K in pieces of one length
+(csrc/gpu/gemm_splitk.c). It shares the last, incomplete wave of tiles out to all units: the time of the steps over K of
+rows whose tiles have a unit to themselves (what explain() predicts for as many columns as fill the waves, less what it
+predicts for a shorter K) times tiles / (units * waves). Every unit puts the sums of one tile into memory, and they are
+read again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,12 @@ SHORTER = 512  # of K, for the time of the steps
 LAUNCH = 10e-6  # of another launch: csrc/plan/cost.c
 SUM = 4  # bytes
 ROWS = (256, 1024, 4096, 8192)  # M of the last waves
+FORMS = {  # split-K?, launches
+    (False, 1): "one launch",
+    (False, 2): "whole waves, then the columns left",
+    (True, 2): "K in pieces",
+    (True, 3): "whole waves, then K of the columns left in pieces",
+}
 ALONE = r"gemm_pingpong(_staged)?_(256x\d+|128x(256|192))x"  # rows of 8 waves
 GLUE = """#include "gpu/kernels/common/deal.h"
 unsigned rows = MMF_DEAL_ROWS;
@@ -130,7 +138,8 @@ def asked() -> None:
             full = waves * units // rows_of_tiles * tile_n
             whole = seconds(row.name, m, full, k)
             rows[row.name] = (whole, (whole - seconds(row.name, m, full, k - SHORTER)) * k / SHORTER)
-        calls.append({"size": (m, n, k), "picked": found.kernel, "seconds": found.seconds, "rows": rows})
+        form = FORMS["splitk" in found.kernel, len(found.launches)]
+        calls.append({"size": (m, n, k), "picked": found.kernel, "seconds": found.seconds, "rows": rows, "form": form})
     print(json.dumps({"units": units, "calls": calls}))
 
 
@@ -192,9 +201,11 @@ def last_wave_rows(arch: str, made: dict[str, Any], reached: float) -> list[tupl
 
 
 def section() -> str:
-    orders, waves = [], []
+    orders, waves, forms = [], [], []
     for arch in PARTS:
         made = answers(arch)
+        count = Counter(call["form"] for call in made["calls"][len(SHAPES) :])
+        forms.append((arch, *(str(count[form]) for form in FORMS.values())))
         orders += order_rows(arch, made, amd_origami.workgroups(arch))
         waves += last_wave_rows(arch, made, parts()[arch].reached)
     header = (
@@ -207,12 +218,15 @@ def section() -> str:
 
 Runs are for the caches of the dies: neighbours in the order of groups lie on one die.
 
-What stream-K would give over the picked rows, modelled: the mean by M, and the most of a call.
+How many calls of M >= {min(ROWS)} are given to the units in which form:
+
+{markdown(("part", *FORMS.values()), forms)}
+
+What stream-K in one launch would give over them, modelled: the mean by M, and the most of a call.
 
 {markdown(("part", "M", "mean", "most", "of"), waves)}
 
-It would do so where rows of split-K have their sums added by a launch of {LAUNCH * 1e6:g} us, by the one that brings
-them."""
+It would do so because it saves the launches of {LAUNCH * 1e6:g} us that the others need."""
 
 
 def main() -> int:

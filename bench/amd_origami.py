@@ -10,8 +10,8 @@ of numbers. The plan is asked by explain(), on simulated parts (tests/hipsim), w
 Rows are the instances of kernels.def that take a call. For Origami a call is the column-major product that torch gives
 to hipBLASLt: its M is our N. It has a latency for every tile, the matrix instruction that ours use, the workgroups of a
 compute unit that registers and LDS leave, and as many pieces of K as our row cuts it into: one (GRID), or those of
-gemm_splitk.c, whose sums Origami has added by the same launch. Of a product in two launches (amd_waves.c) the latencies
-are added.
+gemm_splitk.c, whose sums Origami has added by the same launch. Where whole waves of tiles have a launch of their own
+(amd_waves.c, gemm_splitk.c) the latencies are added.
 """
 
 from __future__ import annotations
@@ -111,8 +111,9 @@ int main()
 }
 """
 Tile = tuple[int, int, int]
-Form = tuple[Tile, int]  # and the pieces of K
-MOST_PIECES = 16  # csrc/gpu/gemm_splitk.c
+Launch = tuple[Tile, Tile, int]  # of these sizes, tiles, and pieces of K
+SUM = 4  # bytes
+PICKED = "picked"
 
 
 def build(archive: Path, folder: Path) -> Path:
@@ -140,6 +141,12 @@ def planned() -> None:
 
     import hipsim
     import matmul_fused as mf
+    from matmul_fused.testing import force_kernel
+
+    def cut(name: str, *operands: Any) -> tuple[list[str], int]:
+        with force_kernel(name):
+            found = mf.explain(*operands)
+        return found.launches, found.workspace
 
     device = hipsim.Device(0)
     memory = device.empty((1 << 29,), ml_dtypes.bfloat16)
@@ -150,7 +157,8 @@ def planned() -> None:
                 a, weight = memory[: m * k].reshape(m, k), memory[: n * k].reshape(n, k).mT
                 found = mf.explain(a, weight)
                 taking = [row.name for row in found.candidates if row.seconds is not None]
-                call = {"size": (m, n, k), "picked": found.kernel, "rows": taking}
+                cuts = {name: cut(name, a, weight) for name in taking if "splitk" in name and "simt" not in name}
+                call = {"size": (m, n, k), "picked": found.kernel, "rows": taking, "cuts": cuts}
                 calls.append(call | {"seconds": found.seconds, "launches": found.launches})
     print(json.dumps({"units": device.properties["compute_units"], "calls": calls}))
 
@@ -184,31 +192,40 @@ def workgroups(arch: str) -> dict[Tile, int]:
     return found
 
 
-def form_of(kernel: str, size: Tile, units: int) -> Form:
-    """Of a row and a call: rows of split-K cut K into as many pieces as leave no unit more than one."""
-    tile, (m, n, k) = tile_of(kernel), size
-    if "splitk" not in kernel:
-        return tile, 1
-    wanted = min(MOST_PIECES, max(1, units // (-(-m // tile[0]) * -(-n // tile[1]))))
-    steps = -(-k // tile[2])
-    return tile, -(-steps // -(-steps // wanted))
+def whole_waves(size: Tile, tile: Tile, units: int) -> int:
+    """Columns in the waves before the last one: mmf_amd_whole_waves()."""
+    (m, n, _), rows = size, -(-size[0] // tile[0])
+    return (rows * -(-n // tile[1]) - 1) // units * units // rows * tile[1]
 
 
-def halves_of(call: dict[str, Any], units: int) -> list[tuple[Tile, str]]:
-    """Size and row of each launch of a product whose columns are cut behind whole waves of tiles, or nothing."""
-    launches, (m, n, k), tile = call.get("launches", ()), call["size"], tile_of(call["picked"])
-    if len(launches) != 2 or "splitk" in call["picked"]:
+def launches_of(call: dict[str, Any], kernel: str, units: int) -> list[Launch]:
+    """Of a row: one, but those of split-K may have whole waves of tiles before their own."""
+    size = m, n, k = call["size"]
+    if kernel not in call["cuts"]:
+        return [(size, tile_of(kernel), 1)]
+    names, workspace = call["cuts"][kernel]
+    whole = tile_of(names[0])
+    columns = whole_waves(size, whole, units) if len(names) == 3 else 0
+    pieces = workspace // (m * -(-(n - columns) // 4) * 4 * SUM)
+    rest = ((m, n - columns, k), tile_of(kernel), pieces)
+    return [((m, columns, k), whole, 1), rest] if columns else [rest]
+
+
+def halves_of(call: dict[str, Any], units: int) -> list[Launch]:
+    """Those of a product whose columns are cut behind whole waves of tiles, or nothing."""
+    size, names = call["size"], call["launches"]
+    if len(names) != 2 or call["picked"] in call["cuts"]:
         return []
-    rows = -(-m // tile[0])
-    columns = (rows * -(-n // tile[1]) - 1) // units * units // rows * tile[1]
-    return [((m, columns, k), launches[0]), ((m, n - columns, k), launches[1])]
+    m, n, k = size
+    columns = whole_waves(size, tile_of(names[0]), units)
+    return [((m, columns, k), tile_of(names[0]), 1), ((m, n - columns, k), tile_of(names[1]), 1)]
 
 
-def latencies(program: Path, arch: str, units: int, asked: list[tuple[Tile, Form, int]]) -> list[float]:
-    """Of (size, form, workgroups of a compute unit), in cycles."""
+def latencies(program: Path, arch: str, units: int, asked: list[tuple[Launch, int]]) -> list[float]:
+    """Of (launch, workgroups of a compute unit), in cycles."""
     lds, l2, clock, depth = PARTS[arch]
     lines = [f"{arch} {units} {lds} {l2} {clock}"]
-    for (m, n, k), (tile, pieces), held in asked:
+    for ((m, n, k), tile, pieces), held in asked:
         lines.append(f"{n} {m} {k} {tile[1]} {tile[0]} {tile[2]} {depth} {held} {pieces}")
     done = subprocess.run([program], input="\n".join(lines), check=True, stdout=subprocess.PIPE, text=True)
     return [float(line) for line in done.stdout.split()]
@@ -237,44 +254,35 @@ class Part:
         # Of tiles that we do not have: half of a unit's registers hold 32768 sums.
         other = {(m, n, STEP): min(8, 32768 // (m * n)) or 1 for m in SIDES for n in SIDES}
         self.tiles = other | held
-        asked = []
+        asked: dict[tuple[int, Any], list[Launch]] = {}  # of a call: a row, a tile, or PICKED
         for number, call in enumerate(self.calls):
+            call["size"] = tuple(call["size"])
             call["rows"] = [name for name in call["rows"] if "simt" not in name]
-            ours = {self.form(number, name) for name in call["rows"]}
-            asked += [(number, form) for form in {*ours, *((tile, 1) for tile in other)}]
-        sizes = [(tuple(self.calls[number]["size"]), form) for number, form in asked]
-        halves = {number: halves_of(call, self.units) for number, call in enumerate(self.calls)}
-        for number, some in halves.items():
-            asked += [(number, (name, size)) for size, name in some]
-            sizes += [(size, form_of(name, size, self.units)) for size, name in some]
-        every = [(size, form, self.tiles[form[0]]) for size, form in sizes]
-        found = dict(zip(asked, latencies(program, arch, self.units, every), strict=True))
-        self.cycles = {key: cycles for key, cycles in found.items() if isinstance(key[1][1], int)}
+            asked |= {(number, name): launches_of(call, name, self.units) for name in call["rows"]}
+            asked |= {(number, tile): [(call["size"], tile, 1)] for tile in other}
+            asked[number, PICKED] = halves_of(call, self.units)
+        each = [launch for launches in asked.values() for launch in launches]
+        found = iter(latencies(program, arch, self.units, [(launch, self.tiles[launch[1]]) for launch in each]))
+        self.cycles = {key: sum(next(found) for _ in launches) for key, launches in asked.items()}
         for number, call in enumerate(self.calls):
-            ours: dict[Form, str] = {}  # of one form the first row
-            for name in call["rows"]:
-                ours.setdefault(self.form(number, name), name)
-            best = min(ours, key=lambda form: self.cycles[number, form])
-            call["best"] = ours[best]
-            picked = sum(found[number, (name, size)] for size, name in halves[number])
-            picked = picked or self.cycles[number, self.form(number, call["picked"])]
-            call["ratio"] = picked / min(picked, self.cycles[number, best])
-            if halves[number]:
-                call["whole"] = self.cycles[number, best] / picked
+            halves = self.cycles.pop((number, PICKED))
+            call["best"] = min(call["rows"], key=lambda name: self.cycles[number, name])
+            best = self.cycles[number, call["best"]]
+            picked = halves or self.cycles[number, call["picked"]]
+            call["ratio"] = picked / min(picked, best)
+            if halves:
+                call["whole"] = best / picked
 
-    def form(self, number: int, kernel: str) -> Form:
-        return form_of(kernel, tuple(self.calls[number]["size"]), self.units)
-
-    def to_grid(self, number: int, forms: set[Form]) -> float:
-        """Of these forms the best one, in relation to the best one of all."""
+    def to_grid(self, number: int, keys: set[Any]) -> float:
+        """Of these rows and tiles the best one, in relation to the best one of all."""
         every = [cycles for (call, _), cycles in self.cycles.items() if call == number]
-        known = [self.cycles[number, form] for form in forms if (number, form) in self.cycles]
+        known = [self.cycles[number, key] for key in keys if (number, key) in self.cycles]
         return min(known) / min(every)
 
     def grid(self, tiles: set[Tile] = frozenset(), rows: int | None = None) -> list[float]:  # type: ignore[assignment]
         """to_grid() of our rows and these tiles, of all calls from LARGE on or those with `rows` rows."""
         return [
-            self.to_grid(number, {*(self.form(number, name) for name in call["rows"]), *((tile, 1) for tile in tiles)})
+            self.to_grid(number, {*call["rows"], *tiles})
             for number, call in enumerate(self.calls)
             if (call["size"][0] >= LARGE if rows is None else call["size"][0] == rows)
         ]
@@ -377,8 +385,8 @@ Why they disagree, as far as the sources say:
   SIMD do not, so it does not say who is right here.
 - Origami's table of instructions has bfloat16 on gfx90a at twice AMD's peak, which would have matrix cores wait for
   loads in small tiles. It is asked with the rate of float16, which is the peak of both.
-- Rows of split-K add their sums in a second launch, for which the plan counts 10 us; Origami has them added in the
-  first one."""
+- Rows of split-K add their sums in a launch of its own, for which the plan counts 10 us; Origami has them added by the
+  launch that brings them."""
 
 
 def main() -> int:

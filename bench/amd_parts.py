@@ -19,6 +19,7 @@ class Part:
     other_die: int
     memory: float
     reached: float
+    cache: float
     flops_f16: float
     flops_bf16: float
     flops_f32: float

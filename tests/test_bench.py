@@ -417,6 +417,8 @@ def test_the_choice_beside_origamis(amd_origami, monkeypatch):
         {"size": (16, 512, 1024), "picked": thin, "rows": [thin, square]},
         {"size": (512, 512, 1024), "picked": square, "rows": [thin, square, wide]},
     ]
+    for call in calls:
+        call |= {"cuts": {}, "launches": [call["picked"]]}
     held = {(16, 32, 512): 4, (128, 128, 64): 2, (256, 128, 64): 1}
     latency = {(16, 32, 512): 30.0, (128, 128, 64): 15.0, (256, 128, 64): 12.0, (256, 256, 64): 10.0}
     answers = {"amd_origami.py": {"units": 304, "calls": calls}, "amd_rows.py": [wide]}
@@ -425,7 +427,7 @@ def test_the_choice_beside_origamis(amd_origami, monkeypatch):
     monkeypatch.setattr(
         amd_origami,
         "latencies",
-        lambda program, arch, units, asked: [latency.get(form[0], 100.0) / form[1] for size, form, held in asked],
+        lambda program, arch, units, asked: [latency.get(tile, 100.0) / pieces for (_, tile, pieces), _ in asked],
     )
     part = amd_origami.Part(None, "gfx942")
     assert part.picked() == [30 / 15, 15 / 12]
@@ -446,12 +448,17 @@ def test_rows_of_a_part():
 
 
 def test_pieces_of_k_beside_origamis(amd_origami):
-    """Two tiles on 304 units: 16 pieces at most, whole steps of K in each."""
+    """What a plan's workspace says of its pieces; whole waves of tiles before them have a launch of their own."""
     split, whole = ("gemm_pingpong_staged_splitk_128x256x64_bf16_nt", "gemm_pingpong_staged_256x128x64_bf16_nt")
-    assert amd_origami.form_of(whole, (128, 512, 1024), 304) == ((256, 128, 64), 1)
-    assert amd_origami.form_of(split, (128, 512, 8192), 304) == ((128, 256, 64), 16)
-    assert amd_origami.form_of(split, (128, 512, 640), 304) == ((128, 256, 64), 10)
-    assert amd_origami.form_of(split, (4096, 4096, 4096), 304) == ((128, 256, 64), 1)
+    m, n, k = size = (512, 128 * 160 - 2, 8192)
+    two, three = [split, "reduce"], [whole, split, "reduce"]
+    call = {"size": size, "cuts": {split: (two, 3 * m * (n + 2) * 4)}}
+    assert amd_origami.launches_of(call, whole, 304) == [(size, (256, 128, 64), 1)]
+    assert amd_origami.launches_of(call, split, 304) == [(size, (128, 256, 64), 3)]
+    columns = 128 * 152  # of 320 tiles 304
+    call = {"size": size, "cuts": {split: (three, 5 * m * (n + 2 - columns) * 4)}}
+    rest = ((m, n - columns, k), (128, 256, 64), 5)
+    assert amd_origami.launches_of(call, split, 304) == [((m, columns, k), (256, 128, 64), 1), rest]
 
 
 def test_a_call_that_memory_bounds_lies_on_the_roof():

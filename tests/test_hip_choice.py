@@ -16,11 +16,11 @@ PICKED = {
         (1, 4096, 4096): "gemm_gemv_1x16x1024",
         (16, 5120, 8192): "gemm_thin_16x32x512",
         (64, 8192, 8192): "gemm_thin_32x32x512",  # two tiles below each other share a die's cache
-        (256, 2112, 7168): "gemm_pingpong_staged_splitk_64x128x64",  # LDS has no more to do than the matrix cores
+        (256, 2112, 7168): "gemm_pingpong_staged_splitk_128x256x64",  # 16 pieces of 18 tiles
         (256, 4096, 14336): "gemm_pingpong_staged_splitk_128x256x64",  # 32 tiles for 304 units
         (1024, 4096, 14336): "gemm_pingpong_staged_splitk_128x256x64",
         (4096, 4096, 4096): "gemm_pingpong_staged_256x256x64",
-        (4096, 10240, 8192): "gemm_pingpong_staged_256x192x64",  # 864 of 912 places, 640 of 912 with 256x256
+        (4096, 10240, 8192): "gemm_pingpong_staged_splitk_128x256x64",  # behind two whole waves of 256x256
     },
     "gfx950": {
         (1, 4096, 4096): "gemm_gemv_1x16x1024",

@@ -1,4 +1,4 @@
-"""A product in two launches, whole waves of large tiles and the columns that are left: every operand's own columns."""
+"""Whole waves of large tiles, and the columns that are left in launches of their own: every operand's own columns."""
 
 import ml_dtypes
 import pytest
@@ -11,6 +11,11 @@ from matmul_fused.testing.reference import assert_close, expect
 from support import draw
 
 LARGE = {"gfx942": "gemm_pingpong_staged_256x128x64_bf16", "gfx950": "gemm_pingpong_256x128x64_bf16"}
+SPLIT = {
+    "gfx90a": "gemm_pingpong_staged_splitk_128x256x64_bf16_nt",
+    "gfx942": "gemm_pingpong_staged_splitk_128x256x64_bf16_nt",
+    "gfx950": "gemm_pingpong_splitk_128x256x64_bf16_nt",
+}
 
 
 def test_where_the_last_wave_would_be_empty():
@@ -54,6 +59,47 @@ def test_both_launches_have_their_columns(part, gated, shuffled):
     with force_kernel(f"{LARGE[part]}_{'np' if shuffled else 'nt'}"):
         assert len(mf.explain(*call, preactivation=pre, **keywords).launches) == 2
         out = mf.matmul_fused(*call, preactivation=pre, **keywords)
+    call, keywords = arguments(values)
+    for got, expected in zip((out, pre), expect(*call, **keywords), strict=True):
+        assert_close(dev.to_numpy(got), expected, "bfloat16")
+
+
+def test_where_k_of_the_last_wave_is_cut():
+    dev = hipsim.Device("gfx942")
+    m, n, k = 8192, 5120, 13824  # 640 tiles of 256x256 for 304 units: two waves, and 32 tiles
+    a, w = dev.empty((m, k), ml_dtypes.bfloat16), dev.empty((n, k), ml_dtypes.bfloat16)
+    found = mf.explain(a, w.mT)
+    whole, pieces, end = found.launches
+    assert whole == "gemm_pingpong_staged_256x256x64_bf16_nt"
+    assert (found.kernel, end) == (pieces, "reduce_splitk_16x64x1_f32_any")
+    assert pieces == "gemm_pingpong_staged_splitk_128x256x64_bf16_nt"
+    columns = n - 19 * 256  # 608 tiles are 19 columns of 32
+    assert found.workspace % (m * columns * 4) == 0  # for each piece the sums of these columns alone
+    assert not found.rows_independent_of_m
+    with force_kernel(f"{pieces},gemm_pingpong_staged"):
+        assert mf.explain(a, w.mT, C=1.0, beta=0.5).launches == found.launches  # a number has no columns
+
+
+@pytest.mark.parametrize(("part", "gated"), [("gfx90a", True), ("gfx942", False), ("gfx950", True)])
+def test_three_launches_have_their_columns(part, gated):
+    """A tile more than there are units, whose K is cut in two."""
+    dev, m, k = hipsim.Device(part), 192, 128
+    columns = 256 * (dev.properties["compute_units"] + 1)
+    n = columns // 2 if gated else columns
+    shapes = {"A": (m, k), "W": (columns, k), "bias": (columns,), "multiply": (m, n), "other": (m, columns)}
+    values = {name: draw(shape, "bfloat16", seed) for seed, (name, shape) in enumerate(shapes.items())}
+    on_device = {name: dev.array(one) for name, one in values.items()}
+    pre = dev.empty((m, columns), ml_dtypes.bfloat16)
+
+    def arguments(of):
+        named = {"C": of["other"], "multiply": of["multiply"], "alpha": 0.5}
+        return (of["A"], of["W"].mT, of["bias"], "swiglu" if gated else "silu"), named
+
+    call, keywords = arguments(on_device)
+    with force_kernel(SPLIT[part]):
+        found = mf.explain(*call, preactivation=pre, **keywords)
+        out = mf.matmul_fused(*call, preactivation=pre, **keywords)
+    assert len(found.launches) == 3
     call, keywords = arguments(values)
     for got, expected in zip((out, pre), expect(*call, **keywords), strict=True):
         assert_close(dev.to_numpy(got), expected, "bfloat16")

@@ -19,60 +19,68 @@ static int64_t columns_of(const mmf_kernel *kernel, const mmf_problem *p)
     return mmf_problem_gated(p) ? kernel->tile_n / 2 : kernel->tile_n;
 }
 
-static double time_of(mmf_amd_time *tiles, const mmf_kernel *kernel, const mmf_problem *p)
+int64_t mmf_amd_tiles(const mmf_kernel *kernel, const mmf_problem *p)
 {
-    const int64_t count =
-        mmf_gpu_tiles(p->m, kernel->tile_m) * mmf_gpu_tiles(p->n, columns_of(kernel, p));
-    mmf_work work = {.tiles = (double)count, .launches = 1};
+    return mmf_gpu_tiles(p->m, kernel->tile_m) * mmf_gpu_tiles(p->n, columns_of(kernel, p)) *
+           mmf_gpu_batches(p);
+}
+
+double mmf_amd_launch_time(mmf_amd_time *tiles, const mmf_kernel *kernel, const mmf_problem *p)
+{
+    mmf_work work = {.tiles = (double)mmf_amd_tiles(kernel, p), .launches = 1};
     tiles(kernel, p, &work);
     return work.tile_flops;
 }
 
-/* Columns of out in the waves before the last one; 0: there is no other, or the last one is full.
- * Tiles of 8 waves have a unit to themselves. */
-static int64_t whole_waves(const mmf_kernel *kernel, const mmf_problem *p)
+int64_t mmf_amd_whole_waves(const mmf_kernel *kernel, const mmf_problem *p)
 {
-    const mmf_gpu_instance *row = &mmf_gpu_instances[kernel->instance];
-    const int64_t units = mmf_gpu_units(p->device);
+    const int64_t units = mmf_gpu_units(p->device), tiles = mmf_amd_tiles(kernel, p);
     const int64_t rows = mmf_gpu_tiles(p->m, kernel->tile_m);
-    const int64_t tiles = rows * mmf_gpu_tiles(p->n, columns_of(kernel, p));
-    if (row->threads < 512 || units < 1 || tiles <= units || mmf_gpu_batches(p) != 1)
+    /* Tiles of 8 waves have a unit to themselves. */
+    const bool alone = mmf_gpu_instances[kernel->instance].threads >= 512;
+    if (!alone || units < 1 || tiles <= units || mmf_gpu_batches(p) != 1)
         return 0;
     const int64_t columns = (tiles - 1) / units * units / rows * columns_of(kernel, p);
     return columns < p->n ? columns : 0;
 }
 
+const mmf_kernel *mmf_amd_next_row(const mmf_family *family, const mmf_kernel *like,
+                                   const mmf_problem *p, int *next)
+{
+    const mmf_gpu_layout layout = mmf_gpu_instances[like->instance].layout;
+    while (*next < MMF_GPU_INSTANCES) {
+        const mmf_gpu_instance *row = &mmf_gpu_instances[(*next)++];
+        char reason[MMF_REASON_TEXT];
+        if (row->kernel && row->kernel->family == family && row->layout == layout &&
+            row->kernel->operands == like->operands && family->supports(row->kernel, p, reason))
+            return row->kernel;
+    }
+    return NULL;
+}
+
 static cut cut_of(mmf_amd_time *tiles, const mmf_kernel *kernel, const mmf_problem *p)
 {
-    const mmf_gpu_instance *row = &mmf_gpu_instances[kernel->instance];
-    cut found = {.columns = whole_waves(kernel, p)};
+    cut found = {.columns = mmf_amd_whole_waves(kernel, p)};
     mmf_problem part = *p;
+    const mmf_kernel *other;
     if (!found.columns)
         return found;
     part.n = found.columns;
-    found.first = time_of(tiles, kernel, &part);
+    found.first = mmf_amd_launch_time(tiles, kernel, &part);
     part.n = p->n - found.columns;
-    for (int i = 0; i < MMF_GPU_INSTANCES; i++) {
-        const mmf_gpu_instance *other = &mmf_gpu_instances[i];
-        char reason[MMF_REASON_TEXT];
-        if (!other->kernel || other->kernel->family != kernel->family ||
-            other->kernel->operands != kernel->operands || other->layout != row->layout ||
-            !kernel->family->supports(other->kernel, &part, reason))
-            continue;
-        const double time = time_of(tiles, other->kernel, &part);
+    for (int next = 0; (other = mmf_amd_next_row(kernel->family, kernel, &part, &next));) {
+        const double time = mmf_amd_launch_time(tiles, other, &part);
         if (!found.rest || time < found.second) {
-            found.rest = other->kernel;
+            found.rest = other;
             found.second = time;
         }
     }
     return found;
 }
 
-/* The time of both launches is given as a 32nd longer than modelled: one launch is preferred where
- * the model can hardly tell. */
 static double both(const cut *c)
 {
-    return (c->first + c->second) * 33 / 32;
+    return (c->first + c->second) * MMF_AMD_DOUBT;
 }
 
 /* Do two launches take less time than one? */
@@ -93,21 +101,28 @@ void mmf_amd_waves_work(mmf_amd_time *tiles, const mmf_kernel *kernel, const mmf
     work->launches = 2;
 }
 
+void mmf_amd_columns_from(int64_t column, const mmf_problem *p, const mmf_buffers *buffers,
+                          mmf_buffers *part)
+{
+    *part = *buffers;
+    for (int i = MMF_A; i < MMF_OPERANDS; i++) {
+        const bool of_b = mmf_operands[i].axes == MMF_AXES_KN;
+        /* Blocks of columns of a preshuffled B, which has no strides, lie behind each other. */
+        const int64_t pitch = of_b && p->packed ? p->k : p->strides[i].col;
+        if (mmf_operands[i].axes != MMF_AXES_MK && part->data[i])
+            part->data[i] = (char *)part->data[i] + column * pitch * mmf_dtypes[p->dtype[i]].size;
+    }
+}
+
 static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *problem,
                        const mmf_buffers *buffers, unsigned char *arguments)
 {
     mmf_gemm_args *first = (mmf_gemm_args *)(arguments + plan->launch[0].argument),
                   *second = (mmf_gemm_args *)(arguments + plan->launch[1].argument);
+    mmf_buffers rest;
+    mmf_amd_columns_from(first->n, problem, buffers, &rest);
     mmf_gpu_gemm_bind(problem, buffers, first);
-    mmf_gpu_gemm_bind(problem, buffers, second);
-    for (int i = MMF_A; i < MMF_OPERANDS; i++) {
-        const bool of_b = mmf_operands[i].axes == MMF_AXES_KN;
-        /* Blocks of columns of a preshuffled B, which has no strides, lie behind each other. */
-        const int64_t column = of_b && problem->packed ? problem->k : second->strides[i].col;
-        if (mmf_operands[i].axes != MMF_AXES_MK && second->data[i])
-            second->data[i] =
-                (char *)second->data[i] + first->n * column * mmf_dtypes[problem->dtype[i]].size;
-    }
+    mmf_gpu_gemm_bind(problem, &rest, second);
     return MMF_OK;
 }
 
@@ -115,7 +130,7 @@ void mmf_amd_waves_configure(mmf_amd_time *tiles, const mmf_kernel *kernel, cons
                              mmf_config *config)
 {
     const cut c = cut_of(tiles, kernel, p);
-    if (!pays(&c, kernel, time_of(tiles, kernel, p))) {
+    if (!pays(&c, kernel, mmf_amd_launch_time(tiles, kernel, p))) {
         mmf_gpu_gemm_configure(kernel, p, config);
         return;
     }

@@ -16,7 +16,10 @@ static int64_t piece_of(const mmf_problem *p)
 
 static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
-    return mmf_gpu_gemm_supports(kernel, p, reason) && mmf_splitk_supports(p, piece_of(p), reason);
+    mmf_splitk l;
+    const bool counts = mmf_splitk_lay_out(p, piece_of(p), &l);
+    return mmf_gpu_gemm_supports(kernel, p, reason) &&
+           mmf_splitk_supports(p, counts ? l.bytes : INT64_MAX, reason);
 }
 
 static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)

@@ -7,12 +7,13 @@
 #include <string.h>
 
 static const mmf_gpu_part parts[] = {
-#define MMF_GPU_PART(arch_, die_, other_die, memory_, reached_, flops_f16, flops_bf16, flops_f32,  \
-                     flops_f64, read_, flight_, hertz_, wave_, issue_)                             \
+#define MMF_GPU_PART(arch_, die_, other_die, memory_, reached_, cache_, flops_f16, flops_bf16,     \
+                     flops_f32, flops_f64, read_, flight_, hertz_, wave_, issue_)                  \
     {.arch = arch_,                                                                                \
      .die = {die_, other_die},                                                                     \
      .memory = memory_,                                                                            \
      .reached = reached_,                                                                          \
+     .cache = cache_,                                                                              \
      .flops = {[MMF_FLOAT16] = flops_f16,                                                          \
                [MMF_BFLOAT16] = flops_bf16,                                                        \
                [MMF_FLOAT32] = flops_f32,                                                          \

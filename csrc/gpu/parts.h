@@ -8,7 +8,7 @@
 typedef struct mmf_gpu_part { /* the columns of parts.def */
     const char *arch;
     int die[2];
-    double memory, reached, flops[MMF_DTYPE_COUNT], read, flight, hertz;
+    double memory, reached, cache, flops[MMF_DTYPE_COUNT], read, flight, hertz;
     int wave, issue;
 } mmf_gpu_part;
 

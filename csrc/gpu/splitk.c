@@ -24,17 +24,15 @@ bool mmf_splitk_lay_out(const mmf_problem *p, int64_t piece, mmf_splitk *l)
            !__builtin_mul_overflow(l->plane, l->pieces * mmf_dtypes[l->dtype].size, &l->bytes);
 }
 
-bool mmf_splitk_supports(const mmf_problem *p, int64_t piece, char *reason)
+bool mmf_splitk_supports(const mmf_problem *p, int64_t bytes, char *reason)
 {
-    mmf_splitk l;
     if (!mmf_gpu_gemm_has(p, REDUCTION, reason))
         return false;
     if (p->k == 0) {
         snprintf(reason, MMF_REASON_TEXT, "there are no products, so no K to cut");
         return false;
     }
-    return mmf_launch_plan_workspace(p, mmf_splitk_lay_out(p, piece, &l) ? l.bytes : INT64_MAX,
-                                     reason);
+    return mmf_launch_plan_workspace(p, bytes, reason);
 }
 
 void mmf_splitk_work(const mmf_splitk *l, mmf_work *work)
@@ -43,8 +41,9 @@ void mmf_splitk_work(const mmf_splitk *l, mmf_work *work)
     work->launches = 2;
 }
 
-_Static_assert(2 * (sizeof(mmf_gemm_args) + MMF_ARGUMENT_ALIGN) <= MMF_ARGUMENT_BYTES,
-               "the arguments of two launches");
+_Static_assert(MMF_MAX_LAUNCHES * (sizeof(mmf_gemm_args) + MMF_ARGUMENT_ALIGN) <=
+                   MMF_ARGUMENT_BYTES,
+               "the arguments of all launches");
 
 static mmf_gemm_args *arguments_of(const mmf_launch_plan *plan, int launch,
                                    unsigned char *arguments)
@@ -52,10 +51,11 @@ static mmf_gemm_args *arguments_of(const mmf_launch_plan *plan, int launch,
     return (mmf_gemm_args *)(arguments + plan->launch[launch].argument);
 }
 
-static mmf_status bind(const mmf_launch_plan *plan, const mmf_problem *problem,
-                       const mmf_buffers *buffers, unsigned char *arguments)
+mmf_status mmf_splitk_bind(const mmf_launch_plan *plan, const mmf_problem *problem,
+                           const mmf_buffers *buffers, unsigned char *arguments)
 {
-    mmf_gemm_args *sums = arguments_of(plan, 0, arguments), *end = arguments_of(plan, 1, arguments);
+    mmf_gemm_args *sums = arguments_of(plan, plan->launches - 2, arguments),
+                  *end = arguments_of(plan, plan->launches - 1, arguments);
     mmf_gpu_gemm_bind(problem, buffers, end);
     for (int i = MMF_A; i <= MMF_B_UP; i++) {
         sums->data[i] = buffers->data[i];
@@ -94,6 +94,31 @@ static void set_sums(mmf_gemm_args *args, int operand, const mmf_splitk *l, int6
     }
 }
 
+void mmf_splitk_add(mmf_launch_plan *plan, const mmf_kernel *kernel, const mmf_problem *p,
+                    const mmf_splitk *l, mmf_config *config)
+{
+    mmf_launch *launch = mmf_gpu_gemm_add(plan, kernel->instance, p, true);
+    mmf_gemm_args *args = mmf_launch_argument(plan, launch);
+    launch->grid_y = (uint32_t)l->pieces;
+    args->piece = l->piece;
+    args->plane = l->plane;
+    args->alpha = 1;
+    args->beta = 0;
+    memset(args->parameters, 0, sizeof args->parameters);
+    args->activation = MMF_ACT_NONE;
+    clear_operands(args, MMF_B_UP + 1, MMF_OPERANDS);
+    set_sums(args, MMF_PREACTIVATION, l, 1);
+    if (mmf_problem_gated(p))
+        set_sums(args, MMF_PREACTIVATION_UP, l, 1);
+
+    launch = mmf_gpu_gemm_add(plan, REDUCTION, p, true);
+    args = mmf_launch_argument(plan, launch);
+    args->k = l->pieces;
+    clear_operands(args, MMF_A, MMF_B_UP + 1);
+    set_sums(args, MMF_A, l, l->plane);
+    config->workspace_bytes = l->bytes;
+}
+
 void mmf_splitk_configure(const mmf_kernel *kernel, const mmf_problem *p, int64_t piece,
                           mmf_config *config)
 {
@@ -101,25 +126,6 @@ void mmf_splitk_configure(const mmf_kernel *kernel, const mmf_problem *p, int64_
     mmf_splitk l;
     if (p->m == 0 || p->n == 0 || mmf_gpu_batches(p) == 0 || !mmf_splitk_lay_out(p, piece, &l))
         return; /* what cannot be laid out, supports() refused */
-    mmf_launch *launch = mmf_gpu_gemm_add(plan, kernel->instance, p, true);
-    mmf_gemm_args *args = mmf_launch_argument(plan, launch);
-    launch->grid_y = (uint32_t)l.pieces;
-    args->piece = l.piece;
-    args->plane = l.plane;
-    args->alpha = 1;
-    args->beta = 0;
-    memset(args->parameters, 0, sizeof args->parameters);
-    args->activation = MMF_ACT_NONE;
-    clear_operands(args, MMF_B_UP + 1, MMF_OPERANDS);
-    set_sums(args, MMF_PREACTIVATION, &l, 1);
-    if (mmf_problem_gated(p))
-        set_sums(args, MMF_PREACTIVATION_UP, &l, 1);
-
-    launch = mmf_gpu_gemm_add(plan, REDUCTION, p, true);
-    args = mmf_launch_argument(plan, launch);
-    args->k = l.pieces;
-    clear_operands(args, MMF_A, MMF_B_UP + 1);
-    set_sums(args, MMF_A, &l, l.plane);
-    plan->bind = bind;
-    config->workspace_bytes = l.bytes;
+    mmf_splitk_add(plan, kernel, p, &l, config);
+    plan->bind = mmf_splitk_bind;
 }

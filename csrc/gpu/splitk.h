@@ -17,8 +17,9 @@ typedef struct mmf_splitk {
 /* False: too many bytes to count. */
 bool mmf_splitk_lay_out(const mmf_problem *problem, int64_t piece, mmf_splitk *l);
 
-/* Is there something to cut, code of the second launch, and a workspace? False with the reason. */
-bool mmf_splitk_supports(const mmf_problem *problem, int64_t piece, char *reason);
+/* Is there something to cut, code of the second launch, and a workspace of so many bytes? False
+ * with the reason. */
+bool mmf_splitk_supports(const mmf_problem *problem, int64_t bytes, char *reason);
 
 /* Add to *work what the sums and the second launch take, besides the first one. */
 void mmf_splitk_work(const mmf_splitk *l, mmf_work *work);
@@ -27,5 +28,11 @@ void mmf_splitk_work(const mmf_splitk *l, mmf_work *work);
  * which has the epilogue. */
 void mmf_splitk_configure(const mmf_kernel *kernel, const mmf_problem *problem, int64_t piece,
                           mmf_config *config);
+
+/* The same as the last two launches of a plan, and what its bind() does for them. */
+void mmf_splitk_add(mmf_launch_plan *plan, const mmf_kernel *kernel, const mmf_problem *problem,
+                    const mmf_splitk *l, mmf_config *config);
+mmf_status mmf_splitk_bind(const mmf_launch_plan *plan, const mmf_problem *problem,
+                           const mmf_buffers *buffers, unsigned char *arguments);
 
 #endif
