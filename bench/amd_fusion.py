@@ -8,11 +8,11 @@ output projection of Qwen3 32B: QKV here is that model's, the down projection De
 
 Launches and bytes of our calls are counted by the simulator (tests/hipsim), which runs them whole: bytes that lanes
 load and store, so A and B once a tile, and the bias once a row of it, whichever cache they come from. Calls that would
-take it too long are counted on paper: A and B once a tile, bias once a tile, results once. The unfused form is our own
-call without an epilogue and two kernels that we do not have: one adds the bias, one applies SiLU, each reads and
-writes every result once; theirs are counted on paper. Times are those of explain(), and of the two kernels what
-csrc/plan/cost.c has for a call, csrc/gpu/parts.def for bytes. Kernels of a graph start without a host: there the
-call's fixed time is left out, of all.
+take it too long are counted on paper: A and B once a tile, bias once a tile, results once, sums of pieces of K written
+and read. The unfused form is our own call without an epilogue and two kernels that we do not have: one adds the bias,
+one applies SiLU, each reads and writes every result once; theirs are counted on paper. Times are those of explain(),
+and of the two kernels what csrc/plan/cost.c has for a call, csrc/gpu/parts.def for bytes. Kernels of a graph start
+without a host: there the call's fixed time is left out, of all.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from amd_origami import SUM, launches_of, tile_of
 from amd_parts import parts
 from results import markdown, write_section
 
@@ -37,6 +38,19 @@ ROWS, ON_PAPER = (1, 16, 64), (1024, 4096)  # M
 CALL = 5e-6  # csrc/plan/cost.c
 SEPARATE = 2  # kernels of the unfused epilogue
 ITEM = 2  # bytes of a bfloat16
+
+
+def on_paper(size: Any, names: Any, workspace: int, units: int, bias: bool) -> int:
+    """Bytes of a plan's launches."""
+    moved = size[0] * size[1] * ITEM
+    for (m, n, k), (tile_m, tile_n, _), pieces in launches_of(size, names, workspace, units):
+        rows, columns = -(-m // tile_m), -(-n // tile_n)
+        moved += (columns * m * k + rows * n * k) * ITEM
+        if pieces > 1:
+            moved += 2 * pieces * m * n * SUM
+            rows = -(-m // tile_of(names[-1])[0])
+        moved += rows * n * ITEM if bias else 0
+    return moved
 
 
 def counted() -> None:
@@ -62,9 +76,8 @@ def counted() -> None:
                     of = device.report().counters
                     launches, moved = of["launches"], of["bytes_loaded"] + of["bytes_stored"]
                 else:
-                    rows, columns = -(-m // found.tile[0]), -(-n // found.tile[1])
-                    launches = len(found.launches)
-                    moved = (columns * m * k + rows * n * k + m * n + (rows * n if epilogue else 0)) * ITEM
+                    units, launches = device.properties["compute_units"], len(found.launches)
+                    moved = on_paper((m, n, k), found.launches, found.workspace, units, bool(epilogue))
                 call[name] = {"kernel": found.kernel, "seconds": found.seconds, "launches": launches, "bytes": moved}
             calls.append(call)
     print(json.dumps(calls))

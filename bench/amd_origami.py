@@ -159,7 +159,7 @@ def planned() -> None:
                 taking = [row.name for row in found.candidates if row.seconds is not None]
                 cuts = {name: cut(name, a, weight) for name in taking if "splitk" in name and "simt" not in name}
                 call = {"size": (m, n, k), "picked": found.kernel, "rows": taking, "cuts": cuts}
-                calls.append(call | {"seconds": found.seconds, "launches": found.launches})
+                calls.append(call | {"seconds": found.seconds, "plan": (found.launches, found.workspace)})
     print(json.dumps({"units": device.properties["compute_units"], "calls": calls}))
 
 
@@ -194,31 +194,18 @@ def workgroups(arch: str) -> dict[Tile, int]:
 
 def whole_waves(size: Tile, tile: Tile, units: int) -> int:
     """Columns in the waves before the last one: mmf_amd_whole_waves()."""
-    (m, n, _), rows = size, -(-size[0] // tile[0])
+    rows, n = -(-size[0] // tile[0]), size[1]
     return (rows * -(-n // tile[1]) - 1) // units * units // rows * tile[1]
 
 
-def launches_of(call: dict[str, Any], kernel: str, units: int) -> list[Launch]:
-    """Of a row: one, but those of split-K may have whole waves of tiles before their own."""
-    size = m, n, k = call["size"]
-    if kernel not in call["cuts"]:
-        return [(size, tile_of(kernel), 1)]
-    names, workspace = call["cuts"][kernel]
-    whole = tile_of(names[0])
-    columns = whole_waves(size, whole, units) if len(names) == 3 else 0
-    pieces = workspace // (m * -(-(n - columns) // 4) * 4 * SUM)
-    rest = ((m, n - columns, k), tile_of(kernel), pieces)
-    return [((m, columns, k), whole, 1), rest] if columns else [rest]
-
-
-def halves_of(call: dict[str, Any], units: int) -> list[Launch]:
-    """Those of a product whose columns are cut behind whole waves of tiles, or nothing."""
-    size, names = call["size"], call["launches"]
-    if len(names) != 2 or call["picked"] in call["cuts"]:
-        return []
+def launches_of(size: Tile, names: list[str], workspace: int, units: int) -> list[Launch]:
+    """Of a plan, without the one that adds the sums of pieces: whole waves of tiles may have one of their own."""
     m, n, k = size
-    columns = whole_waves(size, tile_of(names[0]), units)
-    return [((m, columns, k), tile_of(names[0]), 1), ((m, n - columns, k), tile_of(names[1]), 1)]
+    tiles = [tile_of(name) for name in names if not name.startswith("reduce")]
+    columns = whole_waves(size, tiles[0], units) if len(tiles) == 2 else 0
+    pieces = workspace // (m * -(-(n - columns) // 4) * 4 * SUM) if workspace else 1
+    last = ((m, n - columns, k), tiles[-1], pieces)
+    return [((m, columns, k), tiles[0], 1), last] if columns else [last]
 
 
 def latencies(program: Path, arch: str, units: int, asked: list[tuple[Launch, int]]) -> list[float]:
@@ -258,19 +245,19 @@ class Part:
         for number, call in enumerate(self.calls):
             call["size"] = tuple(call["size"])
             call["rows"] = [name for name in call["rows"] if "simt" not in name]
-            asked |= {(number, name): launches_of(call, name, self.units) for name in call["rows"]}
             asked |= {(number, tile): [(call["size"], tile, 1)] for tile in other}
-            asked[number, PICKED] = halves_of(call, self.units)
+            plans_of = {name: call["cuts"].get(name, ([name], 0)) for name in call["rows"]} | {PICKED: call["plan"]}
+            for name, plan in plans_of.items():
+                asked[number, name] = launches_of(call["size"], *plan, self.units)
         each = [launch for launches in asked.values() for launch in launches]
         found = iter(latencies(program, arch, self.units, [(launch, self.tiles[launch[1]]) for launch in each]))
         self.cycles = {key: sum(next(found) for _ in launches) for key, launches in asked.items()}
         for number, call in enumerate(self.calls):
-            halves = self.cycles.pop((number, PICKED))
+            picked = self.cycles.pop((number, PICKED))
             call["best"] = min(call["rows"], key=lambda name: self.cycles[number, name])
             best = self.cycles[number, call["best"]]
-            picked = halves or self.cycles[number, call["picked"]]
             call["ratio"] = picked / min(picked, best)
-            if halves:
+            if call["picked"] not in call["cuts"] and len(call["plan"][0]) == 2:
                 call["whole"] = best / picked
 
     def to_grid(self, number: int, keys: set[Any]) -> float:

@@ -418,7 +418,7 @@ def test_the_choice_beside_origamis(amd_origami, monkeypatch):
         {"size": (512, 512, 1024), "picked": square, "rows": [thin, square, wide]},
     ]
     for call in calls:
-        call |= {"cuts": {}, "launches": [call["picked"]]}
+        call |= {"cuts": {}, "plan": ([call["picked"]], 0)}
     held = {(16, 32, 512): 4, (128, 128, 64): 2, (256, 128, 64): 1}
     latency = {(16, 32, 512): 30.0, (128, 128, 64): 15.0, (256, 128, 64): 12.0, (256, 256, 64): 10.0}
     answers = {"amd_origami.py": {"units": 304, "calls": calls}, "amd_rows.py": [wide]}
@@ -451,14 +451,14 @@ def test_pieces_of_k_beside_origamis(amd_origami):
     """What a plan's workspace says of its pieces; whole waves of tiles before them have a launch of their own."""
     split, whole = ("gemm_pingpong_staged_splitk_128x256x64_bf16_nt", "gemm_pingpong_staged_256x128x64_bf16_nt")
     m, n, k = size = (512, 128 * 160 - 2, 8192)
-    two, three = [split, "reduce"], [whole, split, "reduce"]
-    call = {"size": size, "cuts": {split: (two, 3 * m * (n + 2) * 4)}}
-    assert amd_origami.launches_of(call, whole, 304) == [(size, (256, 128, 64), 1)]
-    assert amd_origami.launches_of(call, split, 304) == [(size, (128, 256, 64), 3)]
+    assert amd_origami.launches_of(size, [whole], 0, 304) == [(size, (256, 128, 64), 1)]
+    assert amd_origami.launches_of(size, [split, "reduce_"], 3 * m * (n + 2) * 4, 304) == [(size, (128, 256, 64), 3)]
     columns = 128 * 152  # of 320 tiles 304
-    call = {"size": size, "cuts": {split: (three, 5 * m * (n + 2 - columns) * 4)}}
-    rest = ((m, n - columns, k), (128, 256, 64), 5)
-    assert amd_origami.launches_of(call, split, 304) == [((m, columns, k), (256, 128, 64), 1), rest]
+    first = ((m, columns, k), (256, 128, 64), 1)
+    found = amd_origami.launches_of(size, [whole, split, "reduce_"], 5 * m * (n + 2 - columns) * 4, 304)
+    assert found == [first, ((m, n - columns, k), (128, 256, 64), 5)]
+    found = amd_origami.launches_of(size, [whole, whole], 0, 304)
+    assert found == [first, ((m, n - columns, k), (256, 128, 64), 1)]
 
 
 def test_a_call_that_memory_bounds_lies_on_the_roof():
