@@ -372,8 +372,8 @@ Why they disagree, as far as the sources say:
   SIMD do not, so it does not say who is right here.
 - Origami's table of instructions has bfloat16 on gfx90a at twice AMD's peak, which would have matrix cores wait for
   loads in small tiles. It is asked with the rate of float16, which is the peak of both.
-- Rows of split-K add their sums in a launch of their own, for which the plan counts 10 us; Origami has them added by the
-  launch that brings them."""
+- Rows of split-K add their sums in a launch of their own, for which the plan counts 10 us; Origami has the launch that
+  brings the sums add them."""
 
 
 def main() -> int:
