@@ -18,6 +18,30 @@ SPLIT = {
 }
 
 
+class Call:
+    """A call with operands of every kind, whose columns are a tile more than the part has compute units."""
+
+    def __init__(self, part, m, k, tile_n, gated):
+        self.device = hipsim.Device(part)
+        columns = tile_n * (self.device.properties["compute_units"] + 1)
+        n = columns // 2 if gated else columns
+        shapes = {"A": (m, k), "W": (columns, k), "bias": (columns,), "multiply": (m, n), "C": (m, columns)}
+        self.activation = "swiglu" if gated else "silu"
+        self.values = {name: draw(shape, "bfloat16", seed) for seed, (name, shape) in enumerate(shapes.items())}
+        self.on_device = {name: self.device.array(one) for name, one in self.values.items()}
+        self.on_device["preactivation"] = self.device.empty((m, columns), ml_dtypes.bfloat16)
+
+    def of(self, operands):
+        named = {name: one for name, one in operands.items() if name not in ("A", "W", "bias")}
+        return (operands["A"], operands["W"].mT, operands["bias"], self.activation), {**named, "alpha": 0.5}
+
+    def check(self, out):
+        arguments, keywords = self.of(self.values)
+        got = out, self.on_device["preactivation"]
+        for one, expected in zip(got, expect(*arguments, **keywords), strict=True):
+            assert_close(self.device.to_numpy(one), expected, "bfloat16")
+
+
 def test_where_the_last_wave_would_be_empty():
     dev = hipsim.Device("gfx950")
     m, n, k = 8192, 5120, 13824  # 640 tiles of 256x256 for 256 units: two waves and a half
@@ -40,28 +64,14 @@ def test_where_the_last_wave_would_be_empty():
 )
 def test_both_launches_have_their_columns(part, gated, shuffled):
     """A tile more than there are units. The general epilogue takes long, so that its wave is worth a launch."""
-    dev, m, k = hipsim.Device(part), 256, 64
-    columns = 128 * (dev.properties["compute_units"] + 1)
-    n = columns // 2 if gated else columns
-    shapes = {"A": (m, k), "W": (columns, k), "bias": (columns,), "multiply": (m, n), "other": (m, columns)}
-    values = {name: draw(shape, "bfloat16", seed) for seed, (name, shape) in enumerate(shapes.items())}
-    on_device = {name: dev.array(one) for name, one in values.items()}
-    pre = dev.empty((m, columns), ml_dtypes.bfloat16)
-    activation = "swiglu" if gated else "silu"
-
-    def arguments(of):
-        return (of["A"], of["W"].mT, of["bias"], activation), {"C": of["other"], "multiply": of["multiply"]}
-
-    call, keywords = arguments(on_device)
+    call = Call(part, m=256, k=64, tile_n=128, gated=gated)
+    arguments, keywords = call.of(call.on_device)
     if shuffled:
         gate = {"gate_layout": "halves"} if gated else {}
-        call = call[0], mf.prepack(call[1], layout="preshuffle_16x16", **gate), *call[2:]
+        arguments = arguments[0], mf.prepack(arguments[1], layout="preshuffle_16x16", **gate), *arguments[2:]
     with force_kernel(f"{LARGE[part]}_{'np' if shuffled else 'nt'}"):
-        assert len(mf.explain(*call, preactivation=pre, **keywords).launches) == 2
-        out = mf.matmul_fused(*call, preactivation=pre, **keywords)
-    call, keywords = arguments(values)
-    for got, expected in zip((out, pre), expect(*call, **keywords), strict=True):
-        assert_close(dev.to_numpy(got), expected, "bfloat16")
+        assert len(mf.explain(*arguments, **keywords).launches) == 2
+        call.check(mf.matmul_fused(*arguments, **keywords))
 
 
 def test_where_k_of_the_last_wave_is_cut():
@@ -83,23 +93,8 @@ def test_where_k_of_the_last_wave_is_cut():
 @pytest.mark.parametrize(("part", "gated"), [("gfx90a", True), ("gfx942", False), ("gfx950", True)])
 def test_three_launches_have_their_columns(part, gated):
     """A tile more than there are units, whose K is cut in two."""
-    dev, m, k = hipsim.Device(part), 192, 128
-    columns = 256 * (dev.properties["compute_units"] + 1)
-    n = columns // 2 if gated else columns
-    shapes = {"A": (m, k), "W": (columns, k), "bias": (columns,), "multiply": (m, n), "other": (m, columns)}
-    values = {name: draw(shape, "bfloat16", seed) for seed, (name, shape) in enumerate(shapes.items())}
-    on_device = {name: dev.array(one) for name, one in values.items()}
-    pre = dev.empty((m, columns), ml_dtypes.bfloat16)
-
-    def arguments(of):
-        named = {"C": of["other"], "multiply": of["multiply"], "alpha": 0.5}
-        return (of["A"], of["W"].mT, of["bias"], "swiglu" if gated else "silu"), named
-
-    call, keywords = arguments(on_device)
+    call = Call(part, m=192, k=128, tile_n=256, gated=gated)
+    arguments, keywords = call.of(call.on_device)
     with force_kernel(SPLIT[part]):
-        found = mf.explain(*call, preactivation=pre, **keywords)
-        out = mf.matmul_fused(*call, preactivation=pre, **keywords)
-    assert len(found.launches) == 3
-    call, keywords = arguments(values)
-    for got, expected in zip((out, pre), expect(*call, **keywords), strict=True):
-        assert_close(dev.to_numpy(got), expected, "bfloat16")
+        assert len(mf.explain(*arguments, **keywords).launches) == 3
+        call.check(mf.matmul_fused(*arguments, **keywords))
