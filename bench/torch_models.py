@@ -148,7 +148,16 @@ class Row:
     backend: Any
     patch: Any
     breaks: int
+    own_breaks: int  # of the model under Dynamo without us
     errors: dict[str, Errors]
+
+
+def graph_breaks(compiled: Any, operands: dict[str, Any]) -> int:
+    """How many a first call has, after which it is compiled."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled(**operands)
+    return sum(torch._dynamo.utils.counters["graph_break"].values())
 
 
 @torch.no_grad()
@@ -159,9 +168,9 @@ def measure(name: str, dtype: Any, seeds: int = SEEDS) -> Row:
     patched, exact = copy.deepcopy(model), copy.deepcopy(model).double()
     exact.config._experts_implementation = "eager"  # grouped_mm takes no float64
     by_patch = fused.patch(patched, when="always")
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
+    own_breaks = graph_breaks(torch.compile(model, backend="eager"), inputs(name, dtype))
     compiled = torch.compile(model, backend=fused.backend, options={"when": "always", "inner": "aot_eager"})
+    breaks = graph_breaks(compiled, inputs(name, dtype))
     errors = {way: Errors() for way in ("eager", "backend", "patch")}
     for seed in range(seeds):
         torch.manual_seed(seed)
@@ -175,8 +184,7 @@ def measure(name: str, dtype: Any, seeds: int = SEEDS) -> Row:
         for way, call in (("eager", model), ("backend", compiled), ("patch", patched)):
             errors[way].add(outputs(call, operands), wanted)
     by_backend = fused.report()[len(by_patch) :]  # those of the last patch come first
-    breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
-    return Row(name, dtype, by_backend, by_patch, breaks, errors)
+    return Row(name, dtype, by_backend, by_patch, breaks, own_breaks, errors)
 
 
 def said(records: Iterable[Any]) -> str:

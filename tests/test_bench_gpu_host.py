@@ -12,6 +12,7 @@ from test_device_objects import ROOT
 def test_bench_of_the_host_cost(tmp_path):
     path = tmp_path / "host.json"
     environment = {"MATMUL_FUSED_CUDA_LIBRARY": str(stub_cuda.build()), "PYTHONPATH": PATHS}
+    environment["CUDA_VISIBLE_DEVICES"] = ""  # torch and CuPy would find those of a real driver
     command = [sys.executable, ROOT / "bench/bench_gpu_host.py", "--rounds", "4", "--calls", "3", "--json", path]
     done = subprocess.run(list(map(str, command)), check=False, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")

@@ -120,7 +120,7 @@ def test_nothing_is_written(tmp_path):
     places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), str(tmp_path))
     code = f"import os; os.chdir({str(tmp_path)!r}); {CALL} mf.info(); mf.explain(x, x); mf.prepack(x)"
     python("-B", "-c", code, environment=places)
-    assert list(tmp_path.iterdir()) == []
+    assert [path for path in tmp_path.iterdir() if path.name != ".nv"] == []  # that is a real CUDA driver's own
 
 
 def test_no_source_opens_a_file_for_writing():

@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 from matmul_fused.torch import Record, measure, op, patching, report  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
 I = 12  # noqa: E741  # columns of a hidden layer
 
 

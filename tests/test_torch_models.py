@@ -43,7 +43,8 @@ def bench():
 def test_models(bench, name):
     row = bench.measure(name, bench.torch.float32, seeds=4)
     said = next(line for line in table(4) if line[0] == name)
-    assert [bench.said(row.backend), bench.said(row.patch), str(row.breaks)] == said[1:]
+    assert [bench.said(row.backend), bench.said(row.patch)] == said[1:3]
+    assert row.breaks == row.own_breaks  # 0, but in older releases of transformers
     eager = row.errors["eager"].rms
     assert max(row.errors[way].rms for way in ("backend", "patch")) <= BOUND * eager
 

@@ -9,7 +9,6 @@ from matmul_fused.torch import measure, patching, report, whole  # noqa: E402
 from support import own_store  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
 GRAPH = whole.SAMPLE  # what tells the race of a graph from that of a site
 
 

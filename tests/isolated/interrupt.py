@@ -106,6 +106,8 @@ def nested():
 
     def handler(number, frame):
         seen.append([mf.matmul_fused(*pair).tobytes() for pair in others] == wanted_others)
+        if len(seen) == 5:  # else handlers that take longer than the interval never end
+            signal.setitimer(signal.ITIMER_REAL, 0)
         mf.matmul_fused(stack[:2], B)  # long enough to be asked in turn
         mf.prepack(B)
 

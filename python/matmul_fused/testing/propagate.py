@@ -67,7 +67,7 @@ def product(a: Array, b: Array) -> Array:
 def magnitude(x: Array) -> Array:
     """|x| in float64 with 0 for what is not finite: the size of the terms of finite sums."""
     size = np.abs(x).astype(np.float64, copy=False)
-    if size.size and not np.isfinite(size.max()):
+    if size.size and not np.isfinite(np.max(size)):
         size[~np.isfinite(size)] = 0.0
     return size
 
