@@ -121,18 +121,14 @@ def test_an_allocator_moves_an_array():
         mf.matmul_fused(library(operand(1)), moved)
 
 
-def test_a_finaliser_resizes_a_tensor_when_the_result_is_made():
-    """CPython 3.11 collects garbage when an object is allocated, and a torch result is such an object."""
-    torch = pytest.importorskip("torch")
-    A, B = operand(), operand(1)
-    tensor, other = torch.from_numpy(A).clone(), torch.from_numpy(B)
-    mf.matmul_fused(other, other)  # its types are known by now
+def call_with_garbage(finaliser, function, *arguments):
+    """Call function while a finaliser is due: CPython 3.11 collects garbage when an object is allocated."""
 
     class Garbage:
         def __del__(self):
-            tensor.untyped_storage().resize_(0)
+            finaliser()
 
-    function, threshold = mf.matmul_fused, gc.get_threshold()
+    threshold = gc.get_threshold()
     gc.collect()
     gc.disable()
     try:
@@ -141,13 +137,38 @@ def test_a_finaliser_resizes_a_tensor_when_the_result_is_made():
         del garbage
         gc.set_threshold(1)
         gc.enable()
-        got = function(tensor, other)
+        return function(*arguments)
     finally:
         gc.set_threshold(*threshold)
         gc.enable()
-    gc.collect()
-    assert tensor.untyped_storage().size() == 0
+        gc.collect()
+
+
+def test_a_finaliser_resizes_a_tensor_when_the_result_is_made():
+    torch = pytest.importorskip("torch")
+    A, B = operand(), operand(1)
+    tensor, other = torch.from_numpy(A).clone(), torch.from_numpy(B)
+    mf.matmul_fused(other, other)  # its types are known by now
+    storage = tensor.untyped_storage()
+    got = call_with_garbage(lambda: storage.resize_(0), mf.matmul_fused, tensor, other)
+    assert storage.size() == 0
     check(got.numpy(), A, B)
+
+
+def test_a_finaliser_resizes_a_weight_when_the_packed_one_is_made():
+    """Either the weight was read before, or the call says that its memory is not what it was."""
+    torch = pytest.importorskip("torch")
+    A, B = operand(), operand(1)
+    tensor = torch.from_numpy(B).clone()
+    mf.prepack(torch.from_numpy(A))
+    storage = tensor.untyped_storage()
+    try:
+        packed = call_with_garbage(lambda: storage.resize_(0), mf.prepack, tensor)
+    except (BufferError, TypeError) as error:
+        assert str(error).startswith("B ")  # noqa: PT017
+    else:
+        assert (np.asarray(packed.unpack()) == B).all()
+    assert storage.size() == 0
 
 
 @pytest.mark.parametrize("member", ["requires_grad", "is_neg"])

@@ -68,6 +68,11 @@ def test_a_call_on_another_thread_goes_on():
     assert run("other_thread", "", 2) == []
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_handler_may_fork(threads):
+    assert run("forks", "", threads) == []
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_handler_has_a_float_mode_of_its_own(kernel):
     pytest.importorskip("torch")

@@ -63,6 +63,13 @@ def test_numbers_of_numpy_are_converted_in_the_usual_mode(flushed):
         mf.matmul_fused(draw((3, 4)), draw((4, 6)), None, ("swiglu_oai", limit))
 
 
+@pytest.mark.parametrize("name", ["bias", "multiply", "C"])
+def test_numbers_as_operands_are_rounded_in_the_usual_mode(flushed, name):
+    A, B = np.ones((3, 1), np.float32), np.full((1, 5), name == "multiply", np.float32)
+    got = mf.matmul_fused(A, B, **{name: 1e-40})
+    assert (got.view(np.uint32) == 71362).all()  # 1e-40 in float32
+
+
 # --- faults ---
 
 

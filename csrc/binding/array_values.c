@@ -15,7 +15,7 @@ static const char *buffer_format(mmf_dtype dtype)
     return formats[dtype];
 }
 
-/* NULL, or why the elements cannot be read here. */
+/* TYPE_ERROR: why the elements cannot be read here. */
 static mmf_status check_host(const mmf_tensor *tensor)
 {
     char device[24];

@@ -380,7 +380,7 @@ mmf_status mmf_call_finish(mmf_state *state, mmf_call *call, PyObject *result, m
     mmf_status finished = mmf_device_finish(state, call, result);
     mmf_status dropped = mmf_workspace_drop(state, call, true, &call->workspace);
     if (!status)
-        return finished ? finished : dropped;
+        return dropped ? dropped : finished; /* the text is that of the last error */
     if (finished == MMF_PYTHON_ERROR || dropped == MMF_PYTHON_ERROR)
         PyErr_Clear(); /* lint: the launch's error is the one to tell */
     return mmf_fail(status, "%s", text);

@@ -33,8 +33,8 @@ static bool chose_stream(const mmf_call *call, const mmf_import *import)
     return !call->stream.given && import->library == a->library && import->api == a->api;
 }
 
-/* The current stream of an operand's library. False if it is the call's, or the library has none.
- */
+/* The current stream of an operand's library; *other is false if it is the call's, or there is
+ * none. */
 static mmf_status library_stream(mmf_state *state, mmf_call *call, const mmf_import *import,
                                  bool *other, void **handle)
 {
@@ -116,13 +116,13 @@ mmf_status mmf_device_finish(mmf_state *state, mmf_call *call, PyObject *result)
         const mmf_import *import = &call->import[i];
         next =
             import->library->used ? import->library->used(&call->stream, import->object) : MMF_OK;
-        status = status ? status : next;
+        status = next ? next : status; /* the text is that of the last error */
     }
     for (int i = 0; i < 2; i++) {
         if (!call->packed_memory[i])
             continue;
         next = mmf_gpu_read(call->packed_memory[i], call->stream.handle);
-        status = status ? status : next;
+        status = next ? next : status;
     }
     for (int i = 0; !status && i < call->imports; i++)
         if (is_first(call, i))

@@ -36,8 +36,7 @@ static inline void mmf_import_init(mmf_import *import, PyObject *object, const c
 
 /* Import all. TypeError: no array, or a dtype or kind of array that has no meaning here;
  * BufferError: the producer broke DLPack's protocol; ValueError: a view that must be copied or
- * resolved first. After a failure too, each import is to be released. stream: of the call, or NULL:
- * producers of GPU memory are not waited for. */
+ * resolved first. After a failure too, each import is to be released. */
 mmf_status mmf_import_tensors(mmf_state *state, mmf_import *imports, int count,
                               struct mmf_stream *stream);
 

@@ -22,8 +22,15 @@ static bool ask(mmf_interrupt *interrupt)
         return false;
     }
     levels++;
+    const pid_t process = getpid();
     PyEval_RestoreThread(unlocked->thread);
-    const bool raised = PyErr_CheckSignals() != 0;
+    bool raised = PyErr_CheckSignals() != 0;
+    if (!raised && getpid() != process) { /* the threads that had tasks are gone */
+        PyErr_SetString(PyExc_RuntimeError,
+                        "a signal handler forked in the middle of this call, which ends in the "
+                        "child without a result");
+        raised = true;
+    }
     levels--;
     unlocked->thread = PyEval_SaveThread();
     return raised;

@@ -5,6 +5,8 @@
 #include "binding/libraries/numpy.h"
 #include "binding/scalars.h"
 
+#include "problem/float_mode.h"
+
 mmf_status mmf_parse_number(PyObject *object, const char *name, mmf_number *number, bool *is_number)
 {
     *is_number = false;
@@ -18,10 +20,12 @@ mmf_status mmf_parse_number(PyObject *object, const char *name, mmf_number *numb
 
 void mmf_number_finish(mmf_number *number, mmf_dtype sum)
 {
+    const uint64_t mode = mmf_float_mode_enter();
     if (sum == MMF_FLOAT64)
         number->rounded.as_double = number->value;
     else
         number->rounded.as_float = (float)number->value;
+    mmf_float_mode_leave(mode);
     number->tensor = (mmf_tensor){
         .data = &number->rounded, .dtype = sum, .device = {MMF_CPU, 0}, .readonly = MMF_READONLY};
 }

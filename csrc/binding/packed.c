@@ -112,11 +112,10 @@ static PyObject *pack_streams(mmf_state *state, mmf_call *call, const mmf_tensor
         self = new_packed(state, weight, gate, layout, stream);
     if (!self)
         return NULL;
-    if (on_gpu) {
+    if (on_gpu)
         status = mmf_device_await(state, call, NULL);
-        if (!status && call->stream.ran_python)
-            status = mmf_import_recheck(state, call->import, call->imports);
-    }
+    if (!status && call) /* what new_packed() made may have had garbage collected */
+        status = mmf_import_recheck(state, call->import, call->imports);
     if (!status) {
         mmf_unlocked unlocked;
         mmf_unlock(&unlocked);

@@ -72,7 +72,7 @@ PyObject *mmf_as_prepacked_call(PyObject *module, PyObject *const *arguments, Py
 PyObject *mmf_prepack_call(PyObject *module, PyObject *const *arguments, Py_ssize_t count,
                            PyObject *keywords);
 
-/* What pickle calls: (bytes, rows, columns, dtype, gate layout or None, layout). */
+/* What pickle calls: (bytes, rows, columns, dtype, gate layout or None); it chooses the layout. */
 PyObject *mmf_unpickle_packed(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 
 extern PyType_Spec mmf_packed_spec;

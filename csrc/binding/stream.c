@@ -102,7 +102,7 @@ PyObject *mmf_stream_argument(mmf_state *state, mmf_stream *stream, const mmf_im
         rocm || given.device_type == MMF_DL_CUDA || given.device_type == MMF_DL_CUDA_MANAGED;
     mmf_device device = {rocm ? MMF_ROCM : MMF_CUDA, given.device_id};
     mmf_device a = device;
-    bool waits = stream && stream->runs && known;
+    bool waits = stream->runs && known;
     if (waits && stream->a != import) {
         mmf_status status = mmf_import_device(state, stream->a, &a);
         if (status)

@@ -77,6 +77,19 @@ static int least_quota(const char *root, char *group)
     }
 }
 
+/* Is it in a list of controllers, "cpu,cpuacct"? */
+static bool names_cpu(const char *list)
+{
+    for (;; list++) {
+        const size_t length = strcspn(list, ",");
+        if (length == 3 && memcmp(list, "cpu", 3) == 0)
+            return true;
+        list += length;
+        if (!*list)
+            return false;
+    }
+}
+
 /* Lines of /proc/self/cgroup: "0::/path" (version 2) or "4:cpu,cpuacct:/path" (version 1). */
 static int cgroup_quota(void)
 {
@@ -94,8 +107,7 @@ static int cgroup_quota(void)
         *group++ = 0;
         controllers++;
         const char *root = *controllers == 0 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
-        if (*controllers == 0 || strncmp(controllers, "cpu", 3) == 0 ||
-            strstr(controllers, ",cpu,")) {
+        if (*controllers == 0 || names_cpu(controllers)) {
             int quota = least_quota(root, group);
             least = quota < least ? quota : least;
         }
@@ -139,13 +151,12 @@ static int default_threads;
 
 static void load_default(void)
 {
-    default_threads = count_given();
-    if (default_threads == 0) { /* a list, "4,2", has a count for each level of nesting */
-        long count = count_from(getenv("OMP_NUM_THREADS"), ',');
-        default_threads = count < MMF_MAX_THREADS ? (int)count : MMF_MAX_THREADS;
-    }
-    if (default_threads == 0)
-        default_threads = mmf_available_processors();
+    long count = count_given();
+    if (count == 0) /* a list, "4,2", has a count for each level of nesting */
+        count = count_from(getenv("OMP_NUM_THREADS"), ',');
+    if (count == 0)
+        count = mmf_available_processors();
+    default_threads = count < MMF_MAX_THREADS ? (int)count : MMF_MAX_THREADS;
 }
 
 static atomic_int chosen;             /* by set_num_threads; 0: the default */

@@ -28,7 +28,7 @@ void mmf_plan_read_environment(void)
         size_t length;
         while (names) {
             names = mmf_kernel_set_add(lists[i].set, names, &unknown, &length);
-            if (length)
+            if (length && !mmf_environment_complaint(lists[i].variable))
                 mmf_environment_complain(lists[i].variable,
                                          "\"%.*s\" is ignored, the kernels of this build are %s",
                                          (int)(length < 64 ? length : 64), unknown,

@@ -1,7 +1,7 @@
 /* How this thread's floating-point unit rounds and what it does with subnormals. A program may
  * change that for a thread (torch.set_flush_denormal); results must not depend on it, nor on which
  * thread took a task. Path of a call: around the tasks in cpu/pool.c and the reference, and around
- * the numbers of the call that NumPy converts. */
+ * conversions of the call's numbers. */
 #ifndef MMF_FLOAT_MODE_H
 #define MMF_FLOAT_MODE_H
 

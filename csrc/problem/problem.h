@@ -162,11 +162,6 @@ static inline bool mmf_is_zero(double value)
     return bits << 1 == 0;
 }
 
-static inline bool mmf_problem_has(const mmf_problem *problem, mmf_operand operand)
-{
-    return problem->features >> operand & 1;
-}
-
 static inline bool mmf_problem_gated(const mmf_problem *problem)
 {
     return problem->gate_layout != MMF_GATE_NONE;

@@ -3,6 +3,7 @@
 Prints "done"; `latency` prints the seconds from the signal to the exception, one a line.
 """
 
+import os
 import pickle
 import resource
 import signal
@@ -176,6 +177,28 @@ def other_thread():
     assert late < 0.5, late
     thread.join()
     assert all(part.tobytes() == wanted for part in results[0])
+
+
+def forks():
+    """A handler forks: the parent's call is right; the child has no result, as the other threads are not in it."""
+    A, B = matrix(700, 1500), matrix(1500, 900)
+    stack = np.broadcast_to(A, (200, *A.shape))
+    wanted, children = mf.matmul_fused(A, B).tobytes(), []
+
+    def handler(number, frame):
+        children.append(os.fork())
+
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        result = mf.matmul_fused(stack, B)
+    except RuntimeError as error:
+        forked = children == [0] and str(error).startswith("a signal handler forked in the middle of this call")
+        os._exit(0 if forked and mf.matmul_fused(A, B).tobytes() == wanted else 1)
+    if children == [0]:
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
+    assert all(part.tobytes() == wanted for part in result)
 
 
 def modes():

@@ -17,7 +17,6 @@ static const kind kinds[] = {
     {"scipy.sparse", NULL, "is sparse; pass %s.toarray()"},
     {"torch.fx.", "Proxy", "stands for %s while torch.fx traces; call matmul_fused on tensors"},
     {"jax.", "ShapeDtypeStruct", "is the shape of %s without its values; pass an array"},
-    {"jax._src", "ShapeDtypeStruct", "is the shape of %s without its values; pass an array"},
     {"pandas.", NULL, "has labels, which would be lost; pass %s.to_numpy()"},
     {"xarray.", NULL, "has labels, which would be lost; pass %s.to_numpy()"},
     {"polars.", NULL, "has labels, which would be lost; pass %s.to_numpy()"},
