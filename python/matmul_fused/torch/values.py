@@ -15,9 +15,11 @@ from torch import fx
 from matmul_fused import _core
 
 from .activations import GATED, Activation, known
+from .operators import idle
 
-_FAR = torch.tensor([1e-3, 1e-2, 21, 88, 150, 1e3, 1e4], dtype=torch.float64)
-_POINTS = torch.cat((torch.linspace(-12, 12, 193, dtype=torch.float64), _FAR, -_FAR))
+# Close together where activations bend, and beyond what any dtype but float64 holds: a guard against overflow is seen.
+_FAR = torch.logspace(-7, 40, 142, dtype=torch.float64)
+_POINTS = torch.cat((torch.linspace(-12, 12, 2401, dtype=torch.float64), _FAR, -_FAR))
 _usual: list[tuple[Activation, Any]] = []  # made by the first question
 
 
@@ -42,9 +44,10 @@ def _near(got: Any, wanted: Any) -> bool:
 
 def _proposed(nodes: list[fx.Node]) -> Iterable[Activation]:
     """Activations with the numbers of a single call as parameters."""
-    if len(nodes) != 1:
+    busy = [node for node in nodes if not idle(node)]
+    if len(busy) != 1:
         return
-    node = nodes[0]
+    node = busy[0]
     name = (node.target if isinstance(node.target, str) else node.target.__name__).rstrip("_")
     numbers = tuple(
         float(value)
@@ -76,9 +79,9 @@ def by_values(nodes: list[fx.Node], source: fx.Node) -> Activation | None:
             got = _evaluate(nodes, source)
             if not isinstance(got, torch.Tensor) or got.shape != _POINTS.shape or got.dtype != torch.float64:
                 return None
-            for activation, wanted in _table():
-                if _near(got, wanted):
-                    return activation
-            return next((found for found in _proposed(nodes) if _near(got, _computed(found))), None)
+            for found in _proposed(nodes):  # first: other parameters may differ between two points alone
+                if _near(got, _computed(found)):
+                    return found
+            return next((activation for activation, wanted in _table() if _near(got, wanted)), None)
     except (TypeError, ValueError, RuntimeError):  # arguments that are none of an elementwise operator
         return None
