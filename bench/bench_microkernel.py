@@ -1,4 +1,4 @@
-"""The inner loop of every CPU row that runs here, in the first cache, beside a bare loop of the same instruction.
+"""The inner loop of every CPU kernel that runs here, in the first cache, beside a bare loop of the same instruction.
 
     python bench/bench_microkernel.py [--threads N] [--rounds N] [--results FILE]
 

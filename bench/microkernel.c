@@ -1,4 +1,4 @@
-/* The inner loop of a CPU row on operands in the first cache, beside a bare loop of the same
+/* The inner loop of a CPU kernel on operands in the first cache, beside a bare loop of the same
  * instruction on registers, and a loop that reads memory. bench_microkernel.py compiles this with
  * the flags of the row, once per row:
  *

@@ -1,5 +1,5 @@
-/* CPUID and XGETBV, asked once. Path of a call: supports() of the blocked rows; info() prints the
- * names. */
+/* CPUID and XGETBV, asked once. Path of a call: supports() of the blocked kernels; info() prints
+ * the names. */
 #define _GNU_SOURCE
 #include "cpu/features.h"
 

@@ -34,7 +34,7 @@ int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n)
  * so many panels; and the multiply-adds that an element counts as. */
 enum { PIECE = 4096, GROUP = 4, COST = 16 };
 
-/* As they are: blocked rows widen them. */
+/* As they are: blocked kernels widen them. */
 static void pack_panels_16(int64_t k, int64_t n, const uint16_t *from, int64_t row, int64_t col,
                            uint16_t *panels, int64_t pitch)
 {

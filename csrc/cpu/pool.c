@@ -1,6 +1,6 @@
 /* Owner of the worker threads: one job at a time, tasks handed out by an atomic counter.
- * Path of a call: under run() of the blocked rows. Nothing starts before the first parallel job, so
- * import is cheap and a fork before it harmless; a fork after it leaves a pool without threads,
+ * Path of a call: under run() of the blocked kernels. Nothing starts before the first parallel job,
+ * so import is cheap and a fork before it harmless; a fork after it leaves a pool without threads,
  * which starts its own.
  *
  * The job is described by one word, `state`: a ticket count of the workers inside, how many may

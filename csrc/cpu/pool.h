@@ -1,5 +1,5 @@
 /* The threads of the CPU back end and the memory they work in.
- * Path of a call: run() of a blocked row cuts the result into tasks and hands them to
+ * Path of a call: run() of a blocked kernel cuts the result into tasks and hands them to
  * mmf_pool_run(). */
 #ifndef MMF_CPU_POOL_H
 #define MMF_CPU_POOL_H

@@ -1,4 +1,5 @@
-/* How many threads a problem may use. Path of a call: read by configure() of the blocked rows. */
+/* How many threads a problem may use. Path of a call: read by configure() of the blocked kernels.
+ */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <pthread.h>

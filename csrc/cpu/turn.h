@@ -1,5 +1,5 @@
 /* Pieces of 16 lines turned in registers, for AVX-512. Path of a call: packing (pack.inc,
- * pack_pairs.inc) turns operands that are contiguous in k; the AMX row turns sums.
+ * pack_pairs.inc) turns operands that are contiguous in k; the AMX kernel turns sums.
  *
  * Lines a multiple of 4 KiB apart share the few places of one set of the first cache: 64 bytes of a
  * line are read at once, before another line takes its place. */

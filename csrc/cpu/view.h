@@ -1,5 +1,5 @@
 /* The operands of one matrix of the batch, and where their elements lie.
- * Path of a call: made by run() of every CPU row for each batch index, read by packing and the
+ * Path of a call: made by run() of every CPU kernel for each batch index, read by packing and the
  * epilogue. */
 #ifndef MMF_CPU_VIEW_H
 #define MMF_CPU_VIEW_H

@@ -1,4 +1,4 @@
-/* Random problems through every CPU row, against a loop in long double and the bound of
+/* Random problems through every CPU kernel, against a loop in long double and the bound of
  * docs/bound.md. */
 #include "check.h"
 #include "cpu/interrupt.h"

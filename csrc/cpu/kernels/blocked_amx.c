@@ -1,6 +1,6 @@
-/* The blocked row for bfloat16 operands on the tile registers of AMX, everything else in AVX-512.
- * Sums are float. Compiled with its own flags; nothing here may run before supports(). Path of a
- * call: see blocked.inc. */
+/* The blocked kernel for bfloat16 operands on the tile registers of AMX, everything else in
+ * AVX-512. Sums are float. Compiled with its own flags; nothing here may run before supports().
+ * Path of a call: see blocked.inc. */
 #define MMF_ROW mmf_cpu_blocked_amx
 #define MMF_ROW_NAME "cpu_blocked_amx"
 #define MMF_MISSING mmf_cpu_lacks_amx()

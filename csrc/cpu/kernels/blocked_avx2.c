@@ -1,4 +1,4 @@
-/* The blocked row for AVX2 + FMA + F16C. Compiled with -mavx2 -mfma -mf16c; nothing here may run
+/* The blocked kernel for AVX2 + FMA + F16C. Compiled with -mavx2 -mfma -mf16c; nothing here may run
  * before supports(). 6 rows x 2 vectors of accumulators leave 4 of the 16 registers for B and the
  * broadcast of A. Path of a call: see blocked.inc. */
 #define MMF_ROW mmf_cpu_blocked_avx2

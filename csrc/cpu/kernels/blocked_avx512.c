@@ -1,4 +1,4 @@
-/* The blocked row for AVX-512 (F, BW, DQ, VL): float32, float64, and 16-bit operands widened to
+/* The blocked kernel for AVX-512 (F, BW, DQ, VL): float32, float64, and 16-bit operands widened to
  * float32 when they are packed. Compiled with its own flags; nothing here may run before
  * supports(). A panel is one vector wide: 14 rows x 2 panels of accumulators leave 4 of the 32
  * registers for B and the broadcast of A. Path of a call: see blocked.inc. */

@@ -1,4 +1,4 @@
-/* The blocked row for bfloat16 operands on VDPBF16PS of AVX512_BF16, in AVX-512. Sums are float.
+/* The blocked kernel for bfloat16 operands on VDPBF16PS of AVX512_BF16, in AVX-512. Sums are float.
  * Compiled with its own flags; nothing here may run before supports(). The cost model prefers it
  * where the instruction is as fast as an FMA; elsewhere it can be forced. Path of a call: see
  * blocked.inc.

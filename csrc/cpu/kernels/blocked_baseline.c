@@ -1,4 +1,4 @@
-/* The blocked row for the instruction set that every CPU of this architecture has: SSE2 or NEON,
+/* The blocked kernel for the instruction set that every CPU of this architecture has: SSE2 or NEON,
  * 16-byte vectors. A panel is 4 vectors wide: 3 rows of accumulators leave 4 of the 16 registers of
  * SSE2. Path of a call: see blocked.inc. */
 #define MMF_ROW mmf_cpu_blocked
