@@ -52,3 +52,67 @@ def test_a_guard_against_overflow_stays():
         options={"when": "always", "inner": "aot_eager"},
     )
     assert compiled(torch.ones(2, 8, dtype=torch.float16)).unique().tolist() == [6e4]
+
+
+# --- writes between a linear and its activation ---
+
+
+@torch.library.custom_op("matmul_fused_tests::doubled_", mutates_args=("x",))
+def _doubled(x: torch.Tensor) -> None:
+    x.mul_(2)
+
+
+@torch.library.custom_op("matmul_fused_tests::doubled", mutates_args=())
+def _double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+_double.register_fake(torch.empty_like)
+
+
+def _divide(x):
+    x /= 2
+
+
+def _remainder(x):
+    x %= 2
+
+
+WRITES = {
+    "/=": _divide,
+    "%=": _remainder,
+    "a custom operator": _doubled,
+    "by torch.ops": lambda x: torch.ops.matmul_fused_tests.doubled_(x),
+    "inplace by position": lambda x: F.relu(x, True),
+    "inplace as the last one": lambda x: F.hardtanh(x, -0.5, 0.5, True),
+    "__imul__": lambda x: x.__imul__(2),
+    "a packet of aten": lambda x: torch.ops.aten.mul_(x, 2),
+    "out": lambda x: torch.mul(x, 2, out=x),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=list(WRITES))
+def test_no_linear_moves_over_a_write(write):
+    def forward(x, w):
+        x = x.clone()
+        z = F.linear(x, w)
+        write(x)
+        return F.gelu(z) + 0 * x
+
+    torch.manual_seed(0)
+    x, w = torch.randn(4, 8), torch.randn(8, 8)
+    compiled = torch.compile(forward, backend="matmul_fused", options={"when": "always", "inner": "aot_eager"})
+    assert torch.allclose(compiled(x, w), forward(x, w), atol=1e-5)
+    assert "something between writes to memory or changes a mode" in [record.why for record in report()]
+
+
+@pytest.mark.parametrize("between", [lambda x: F.relu(x, False), _double, torch.ops.aten.exp, lambda x: x[0]])
+def test_a_linear_moves_over_what_only_reads(between):
+    def forward(x, w):
+        z = F.linear(x, w)
+        other = between(x)
+        return F.gelu(z), other
+
+    compiled = torch.compile(forward, backend="matmul_fused", options={"when": "always", "inner": "eager"})
+    compiled(torch.randn(4, 8), torch.randn(8, 8))
+    assert any(record.fused for record in report())

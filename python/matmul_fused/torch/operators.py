@@ -80,18 +80,44 @@ def alike(node: fx.Node, other: fx.Node) -> bool:
     return a is None or b is None or (a.dtype == b.dtype and a.shape == b.shape)
 
 
+_WRITES = {
+    *("iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub"),
+    *("itruediv", "ixor", "setitem", "delitem"),
+}
+
+
+def _in_place(node: fx.Node) -> Any:
+    """Its argument `inplace`, which may be given by position, too."""
+    code = getattr(node.target, "__code__", None)
+    names = code.co_varnames[: code.co_argcount] if code is not None else ()
+    return argument(node, names.index("inplace") if "inplace" in names else len(node.args), "inplace")
+
+
+def _written(node: fx.Node, overload: Any) -> bool:
+    """Does this overload write to what the call gives? Most calls give no `out`."""
+    written = [part for part in overload._schema.arguments if part.alias_info and part.alias_info.is_write]
+    return any(not part.kwarg_only or part.name in node.kwargs for part in written)
+
+
 def barrier(node: fx.Node) -> bool:
     """Does it write to memory, or change a mode, so that no call may be moved over it?"""
     if node.op == "call_method":
-        return node.target.endswith("_") and not node.target.endswith("__")
+        name = node.target
+        return name.strip("_") in _WRITES if name.endswith("__") else name.endswith("_")
     if node.op != "call_function":
         return False
-    name = word(node)
-    if "out" in node.kwargs or node.kwargs.get("inplace"):
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return _written(node, target)
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return any(_written(node, getattr(target, name)) for name in target.overloads())
+    if isinstance(target, torch._ops.OperatorBase):  # graphs within, kernels of Triton
         return True
-    module = getattr(node.target, "__module__", "")
-    if module == "_operator":
-        return name == "setitem" or (name.startswith("i") and hasattr(operator, name[1:]) and hasattr(torch, name[1:]))
+    name = word(node)
+    if "out" in node.kwargs or _in_place(node):
+        return True
+    if getattr(target, "__module__", "") == "_operator":
+        return name in _WRITES
     return name.endswith("_") or "autocast" in name or "grad_enabled" in name or "inference_mode" in name
 
 
