@@ -10,9 +10,10 @@ import matmul_fused as mf
 
 torch = pytest.importorskip("torch")
 
-from matmul_fused.torch import FusedLinear, FusedMLP  # noqa: E402
+from matmul_fused.torch import FusedLinear, FusedMLP, drop_packed, patch  # noqa: E402
+from matmul_fused.torch.modules import Packed  # noqa: E402
 
-F = torch.nn.functional
+nn, F = torch.nn, torch.nn.functional
 X = torch.randn(64, 40, generator=torch.Generator().manual_seed(0))
 
 
@@ -83,6 +84,114 @@ def test_writes_that_torch_does_not_count_need_drop_packed():
     fused.weight.data.mul_(2)
     fused.drop_packed()
     check(fused)
+
+
+class Llama(nn.Module):
+    """gate/up of a patched model."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = nn.Linear(40, 56), nn.Linear(40, 56), nn.Linear(56, 40)
+        self.act_fn = nn.SiLU()
+
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Called(nn.Module):
+    """A patched model with a new forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(40, 24)
+
+    def forward(self, x):
+        return F.gelu(self.fc(x))
+
+
+def made(kind):
+    """(a fused module that has packed its weights, a function that makes it torch's own)"""
+    torch.manual_seed(3)
+    module = kind().eval()
+    if kind is layer:
+        plain = nn.Sequential(nn.Linear(40, 24), nn.GELU())
+        names = {"weight": "0.weight", "bias": "0.bias"}
+    else:
+        patch(module, "always")
+        plain, names = kind(), {}
+    with torch.no_grad():
+        module(X)
+    assert packed_in(module)
+
+    def exact(x):
+        plain.load_state_dict({names.get(name, name): value for name, value in module.state_dict().items()})
+        return plain(x)
+
+    return module, exact
+
+
+def packed_in(module):
+    kept = [value for part in module.modules() for value in vars(part).values() if type(value) is Packed]
+    return [keeper for keeper in kept if keeper._packed is not None]
+
+
+@pytest.mark.parametrize("kind", [layer, Llama, Called])
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_step_of_a_fused_optimizer_is_noticed(kind, optimizer):
+    """It writes without counting."""
+    module, exact = made(kind)
+    step = optimizer(module.parameters(), 0.5, fused=True)
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    step.step()
+    with torch.no_grad():
+        assert torch.allclose(module(X), exact(X), atol=1e-4)
+
+
+def test_an_optimizer_that_counts_packs_no_other_weight_again():
+    module, _ = made(layer)
+    packed = module._packed._packed
+    other = nn.Parameter(torch.ones(3))
+    other.grad = torch.ones(3)
+    torch.optim.AdamW([other]).step()
+    assert check(module) is packed
+
+    class Own(torch.optim.Optimizer):
+        def step(self):
+            self.param_groups[0]["params"][0].data.mul_(2)
+
+    Own([module.weight], {}).step()
+    assert check(module) is not packed
+
+
+@pytest.mark.parametrize("kind", [layer, Llama, Called])
+def test_drop_packed_of_a_model(kind):
+    module, exact = made(kind)
+    for parameter in module.parameters():
+        parameter.data.mul_(2)
+    drop_packed(nn.Sequential(module))
+    assert not packed_in(module)
+    with torch.no_grad():
+        assert torch.allclose(module(X), exact(X), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [layer, Llama, Called])
+def test_no_packed_weight_is_kept_of_one_without_memory(kind):
+    module, _ = made(kind)
+    module.to("meta")
+    with torch.no_grad():
+        assert module(X.to("meta")).is_meta
+    assert not packed_in(module)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace(_method)?. is deprecated")
+@pytest.mark.parametrize("kind", [layer, Llama, Called])
+def test_a_trace_has_no_packed_weight(kind):
+    """It would hold what its example gave."""
+    module, exact = made(kind)
+    with torch.no_grad():
+        traced = torch.jit.trace(module, X, check_trace=False)
+        assert torch.allclose(traced(2 * X), exact(2 * X), atol=1e-4)
 
 
 def test_training_keeps_no_packed_weight():

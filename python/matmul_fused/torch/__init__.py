@@ -20,8 +20,20 @@ if not hasattr(_torch.Tensor, "__dlpack_c_exchange_api__"):
 
 from .backend import backend
 from .functional import linear, mlp
-from .modules import FusedLinear, FusedMLP
+from .modules import FusedLinear, FusedMLP, drop_packed
 from .patching import patch, report, unpatch
 from .records import Record, Report
 
-__all__ = ["FusedLinear", "FusedMLP", "Record", "Report", "backend", "linear", "mlp", "patch", "report", "unpatch"]
+__all__ = [
+    "FusedLinear",
+    "FusedMLP",
+    "Record",
+    "Report",
+    "backend",
+    "drop_packed",
+    "linear",
+    "mlp",
+    "patch",
+    "report",
+    "unpatch",
+]

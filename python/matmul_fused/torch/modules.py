@@ -6,10 +6,12 @@ weight is another one or has been written to.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Self
 
 import torch
 from torch.autograd import forward_ad
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from matmul_fused import _core
 
@@ -18,6 +20,22 @@ from .activations import resolve
 
 # Up to this many rows, a plain weight of 16 bits that is read in place is faster than panels (docs/prepack.md).
 _FEW_ROWS = 8
+
+
+_uncounted_steps = 0
+
+
+def _stepped(optimizer: Any, *_: Any) -> None:
+    """Behind each step of an optimizer: those of torch count what they write, but not with fused=True."""
+    global _uncounted_steps
+    fused = any(group.get("fused") for group in optimizer.param_groups)
+    if fused or not type(optimizer).__module__.startswith("torch.optim."):
+        _uncounted_steps += 1
+
+
+@cache
+def _watch_optimizers() -> None:
+    register_optimizer_step_post_hook(_stepped)
 
 
 class Packed:
@@ -37,20 +55,39 @@ class Packed:
 
     def get(self, x: Any, *weights: Any, gate_layout: str | None = None) -> Any:
         """The prepacked weights as B of a call; None where plain ones are better, or changes could not be noticed."""
-        if weights[0].device.type != "cpu" or any(weight.is_inference() for weight in weights):
+        if weights[0].device.type != "cpu":
+            self.drop()
+            return None
+        if x.is_meta or any(weight.is_inference() for weight in weights):
             return None
         few = x.dtype in (torch.float16, torch.bfloat16) and x.numel() <= _FEW_ROWS * x.shape[-1]
         if few and x.dtype == torch.float16:
             return None
         # In-place writes count the version up. The kept aliases hold the memory, so that an address means one weight.
-        key = [(weight.data_ptr(), weight._version, weight.dtype, weight.shape, weight.stride()) for weight in weights]
+        steps = _uncounted_steps
+        key = [
+            (weight.data_ptr(), weight._version, steps, weight.dtype, weight.shape, weight.stride())
+            for weight in weights
+        ]
         if key != self._key:
+            _watch_optimizers()
             packed = tuple(_core.prepack(weight.detach().t(), gate_layout=gate_layout) for weight in weights)
             self._kept = [weight.detach() for weight in weights]
             self._packed = packed if len(packed) > 1 else packed[0]
             self._panels = packed[0].layout == "panels64"
             self._key = key
         return None if few and self._panels else self._packed
+
+
+def drop_packed(model: torch.nn.Module) -> None:
+    """Forget the prepacked weights of the fused modules in a model, patched ones too; the next call makes them again.
+
+    For writes that torch does not count, through `weight.data` or NumPy.
+    """
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, Packed):
+                value.drop()
 
 
 def own(layer: Any) -> tuple[Any, Any]:
@@ -62,8 +99,8 @@ def own(layer: Any) -> tuple[Any, Any]:
 
 
 def eager(module: Any, x: Any, *parameters: Any) -> bool:
-    """May a call of this module use a prepacked weight: eval mode, nothing cast, no gradients recorded?"""
-    if module.training or torch._C._is_any_autocast_enabled():
+    """May a call of this module use a prepacked weight: eval mode, nothing cast or traced, no gradients recorded?"""
+    if module.training or torch._C._is_any_autocast_enabled() or torch._C._is_tracing():
         return False
     if forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack():
         return False
@@ -71,7 +108,7 @@ def eager(module: Any, x: Any, *parameters: Any) -> bool:
     for tensor in (x, *parameters):
         if tensor is not None:
             kind = type(tensor)
-            if (kind is not torch.nn.Parameter and kind is not torch.Tensor) or tensor.is_meta:
+            if kind is not torch.nn.Parameter and kind is not torch.Tensor:
                 return False
             if recording and tensor.requires_grad:
                 return False
@@ -201,10 +238,7 @@ class FusedMLP(_DropsPacked):
 
     def drop_packed(self) -> None:
         """Forget the prepacked weights; the next call makes them again."""
-        self._packed.drop()
-        for child in self.children():
-            if isinstance(child, FusedLinear):
-                child.drop_packed()
+        drop_packed(self)
 
     def forward(self, x: Any) -> Any:
         if not self.gated:
