@@ -268,6 +268,29 @@ def test_from_linear_shares_the_parameters():
         FusedLinear.from_linear(fused)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.nn.utils.weight_norm. is deprecated")
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (nn.utils.weight_norm, ValueError, "linear has hooks or a forward of its own"),
+        (nn.utils.parametrizations.weight_norm, TypeError, "linear is a ParametrizedLinear"),
+        (lambda m: nn.utils.prune.l1_unstructured(m, "weight", 3), ValueError, "linear has hooks"),
+        (lambda m: m.register_forward_hook(lambda *_: None), ValueError, "linear has hooks"),
+        (lambda m: setattr(m, "forward", torch.relu), ValueError, "linear has hooks or a forward of its own"),
+        (
+            lambda m: (delattr(m, "weight"), setattr(m, "weight", torch.ones(24, 40))),
+            TypeError,
+            "weight and bias of linear are Parameter and Tensor; they must be plain parameters",
+        ),
+    ],
+)
+def test_from_linear_loses_nothing(change, error, said):
+    linear = nn.Linear(40, 24)
+    change(linear)
+    with pytest.raises(error, match=said):
+        FusedLinear.from_linear(linear)
+
+
 def test_compiled():
     fused = layer()
     packed = check(fused)
@@ -346,6 +369,26 @@ def test_mlp_runs_the_hooks_of_its_gate():
         hidden = F.silu(F.linear(2 * X, module.gate_proj.weight)) * F.linear(2 * X, module.up_proj.weight)
         assert torch.allclose(seen[0], hidden, atol=1e-5)
         assert torch.allclose(got, F.linear(3 * hidden, module.down_proj.weight), atol=1e-5)
+
+
+class Lora(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+@pytest.mark.parametrize("name", ["gate_proj", "up_proj"])
+def test_mlp_refuses_layers_that_add_something(name):
+    module = FusedMLP(40, 56).eval()
+    setattr(module, name, Lora(40, 56, bias=False))
+    with pytest.raises(TypeError, match=r"Lora.*FusedMLP has no rule for other layers than torch's"):
+        module(X)
+
+
+def test_mlp_refuses_a_layer_without_its_activation():
+    module = FusedMLP(40, 56, activation="gelu").eval()
+    module.up_proj = nn.Linear(40, 56)
+    with pytest.raises(TypeError, match="up_proj is a Linear; FusedMLP has no rule for other layers than FusedLinear"):
+        module(X)
 
 
 def test_mlp_takes_plain_layers_in_place_of_its_own():

@@ -167,6 +167,13 @@ class FusedLinear(_DropsPacked, torch.nn.Linear):  # type: ignore[misc]
         """A FusedLinear with the parameters and the mode of a torch.nn.Linear; nothing is copied."""
         if type(linear) is not torch.nn.Linear:
             raise TypeError(f"linear is a {type(linear).__qualname__}; it must be a torch.nn.Linear")
+        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        if "forward" in vars(linear) or any(getattr(linear, kind) for kind in hooks):  # weight_norm of before, pruning
+            raise ValueError("linear has hooks or a forward of its own, which a FusedLinear would not have")
+        kinds = {type(part) for part in (linear.weight, linear.bias) if part is not None}
+        if kinds != {torch.nn.Parameter}:
+            names = " and ".join(sorted(kind.__qualname__ for kind in kinds))
+            raise TypeError(f"weight and bias of linear are {names}; they must be plain parameters")
         fused = cls.__new__(cls)
         torch.nn.Module.__init__(fused)
         fused.in_features, fused.out_features = linear.in_features, linear.out_features
@@ -204,7 +211,8 @@ class FusedMLP(_DropsPacked):
 
     With a gated activation (the default, Llama's) it has gate_proj, up_proj and down_proj, else up_proj and down_proj:
     the state_dict is that of torch.nn.Linear modules of these names. Prepacked weights as in FusedLinear. Hooks of
-    gate_proj get x and the product of both; those of up_proj do not run.
+    gate_proj get x and the product of both; those of up_proj do not run. Layers of other classes in the place of these
+    (LoRA, quantised ones) are refused with a TypeError.
     """
 
     def __init__(
@@ -242,17 +250,20 @@ class FusedMLP(_DropsPacked):
 
     def forward(self, x: Any) -> Any:
         if not self.gated:
+            if not isinstance(self.up_proj, FusedLinear):  # it has the activation
+                kind = type(self.up_proj).__qualname__
+                raise TypeError(f"up_proj is a {kind}; FusedMLP has no rule for other layers than FusedLinear")
             return self.down_proj(self.up_proj(x))
         packed = self._packed if self.prepack else None
         gate, up = self.gate_proj, self.up_proj
-        if not isinstance(gate, torch.nn.Linear) or not isinstance(up, torch.nn.Linear):  # LoRA, a quantised layer
+        if type(gate) not in (GateLinear, torch.nn.Linear) or type(up) is not torch.nn.Linear:  # only weights are taken
             kinds = " and ".join(type(part).__qualname__ for part in (gate, up))
             raise TypeError(f"gate_proj and up_proj are {kinds}; FusedMLP has no rule for other layers than torch's")
 
         def fused(x: Any) -> Any:
             return gate_times_up(self, packed, x, gate, up, self.activation)
 
-        return self.down_proj(gate(x, fused=fused) if isinstance(gate, GateLinear) else fused(x))
+        return self.down_proj(gate(x, fused=fused) if type(gate) is GateLinear else fused(x))
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"
