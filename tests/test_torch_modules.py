@@ -10,7 +10,9 @@ import matmul_fused as mf
 
 torch = pytest.importorskip("torch")
 
-from matmul_fused.torch import FusedLinear, FusedMLP, drop_packed, patch  # noqa: E402
+from torch.nn.utils import prune  # noqa: E402
+
+from matmul_fused.torch import FusedLinear, FusedMLP, drop_packed, op, patch  # noqa: E402
 from matmul_fused.torch.modules import Packed  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
@@ -274,7 +276,7 @@ def test_from_linear_shares_the_parameters():
     [
         (nn.utils.weight_norm, ValueError, "linear has hooks or a forward of its own"),
         (nn.utils.parametrizations.weight_norm, TypeError, "linear is a ParametrizedLinear"),
-        (lambda m: nn.utils.prune.l1_unstructured(m, "weight", 3), ValueError, "linear has hooks"),
+        (lambda m: prune.l1_unstructured(m, "weight", 3), ValueError, "linear has hooks"),
         (lambda m: m.register_forward_hook(lambda *_: None), ValueError, "linear has hooks"),
         (lambda m: setattr(m, "forward", torch.relu), ValueError, "linear has hooks or a forward of its own"),
         (
@@ -302,6 +304,46 @@ def test_compiled():
 
 def test_meta_device():
     assert FusedLinear(40, 24, device="meta", activation="relu").eval()(X.to("meta")).shape == (64, 24)
+
+
+def meta(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def test_a_weight_without_memory_is_refused():
+    module = nn.Sequential(nn.Linear(40, 24), nn.ReLU()).eval()
+    patch(module)
+    module[0].weight = nn.Parameter(meta(24, 40))
+    for x in (X, X[0]):
+        with torch.no_grad(), pytest.raises(RuntimeError, match="x is on cpu, but weight on meta; move one"):
+            module(x)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"bias": meta(23)}, r"bias is \(23,\), which does not broadcast to \(2, 3, 24\)"),
+        ({"bias": meta(1, 2, 3, 24)}, r"bias is \(1, 2, 3, 24\), which does not broadcast"),
+        ({"bias": meta(24, dtype=torch.int32)}, r"x is torch\.float32, but bias is torch\.int32; convert one"),
+        ({"bias": torch.ones(24)}, "x is on meta, but bias on cpu; move one"),
+        ({"up": meta(23, 40)}, r"weight is \(24, 40\), but up is \(23, 40\)"),
+        ({"up": meta(24, 40), "up_bias": meta(48)}, r"up_bias is \(48,\), which does not broadcast"),
+        ({"weight": meta(23, 40), "layout": "halves"}, "weight has 23 rows, a gated activation needs an even number"),
+    ],
+)
+def test_calls_without_memory_are_checked(more, said):
+    operands = {"x": meta(2, 3, 40), "weight": meta(24, 40), "bias": None, "up": None, "up_bias": None, "layout": None}
+    *tensors, layout = (operands | more).values()
+    name = "swiglu" if tensors[3] is not None or layout else "relu"
+    for call in (op.linear, op.linear_z):
+        with pytest.raises(RuntimeError, match=said):
+            call(*tensors, name, [], layout)
+
+
+def test_additions_without_memory_are_checked():
+    assert op.linear_add(meta(2, 40), meta(24, 40), meta(24), meta(24)).shape == (2, 24)
+    with pytest.raises(RuntimeError, match=r"added is \(3, 24\), which does not broadcast to \(2, 24\)"):
+        op.linear_add(meta(2, 40), meta(24, 40), None, meta(3, 24))
 
 
 # --- FusedMLP ---

@@ -113,7 +113,12 @@ torch.ops.matmul_fused.pair_into = _pair_into
 torch.ops.matmul_fused.add_into = _add_into
 
 
+def _check_device(x: Any, other: Any, name: str) -> None:
+    torch._check(x.device == other.device, lambda: f"x is on {x.device}, but {name} on {other.device}; move one")
+
+
 def _check(x: Any, weight: Any, name: str) -> None:
+    _check_device(x, weight, name)
     torch._check(weight.dim() == 2, lambda: f"{name} has {weight.dim()} axes, it must be (N, K)")
     torch._check(
         x.shape[-1] == weight.shape[1],
@@ -122,24 +127,49 @@ def _check(x: Any, weight: Any, name: str) -> None:
     torch._check(x.dtype == weight.dtype, lambda: f"x is {x.dtype}, but {name} is {weight.dtype}; convert one")
 
 
-def _fake(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, name: str, parameters: Any, layout: Any) -> Any:
+def _check_added(x: Any, added: Any, name: str, to: tuple[Any, ...]) -> None:
+    if added is None:
+        return
+    _check_device(x, added, name)
+    fits = added.dtype in (x.dtype, torch.float32)
+    torch._check(fits, lambda: f"x is {x.dtype}, but {name} is {added.dtype}; convert one")
+    pairs = zip(reversed(added.shape), reversed(to), strict=False)
+    torch._check(
+        added.dim() <= len(to) and all(size == wanted or size == 1 for size, wanted in pairs),
+        lambda: f"{name} is {tuple(added.shape)}, which does not broadcast to {to}",
+    )
+
+
+def _checked_shapes(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, name: str) -> tuple[Any, Any]:
+    """`shapes` of operands that fit together: what runs without memory is refused as what runs is."""
     _check(x, weight, "weight")
     if up is not None:
         _check(x, up, "up")
-    return x.new_empty(shapes(x, weight, up, Activation(name))[0])
+        torch._check(up.shape == weight.shape, lambda: f"weight is {tuple(weight.shape)}, but up is {tuple(up.shape)}")
+    activation = Activation(name)
+    columns = weight.shape[0]
+    if activation.gated and up is None:
+        torch._check(columns % 2 == 0, lambda: f"weight has {columns} rows, a gated activation needs an even number")
+    for part, words in ((bias, "bias"), (up_bias, "up_bias")):
+        _check_added(x, part, words, (*x.shape[:-1], columns))
+    return shapes(x, weight, up, activation)
+
+
+def _fake(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, name: str, parameters: Any, layout: Any) -> Any:
+    return x.new_empty(_checked_shapes(x, weight, bias, up, up_bias, name)[0])
 
 
 def _fake_z(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, name: str, parameters: Any, layout: Any) -> Any:
-    _check(x, weight, "weight")
-    if up is not None:
-        _check(x, up, "up")
-    result, z = shapes(x, weight, up, Activation(name))
+    result, z = _checked_shapes(x, weight, bias, up, up_bias, name)
     return x.new_empty(result), x.new_empty(z)
 
 
 def _fake_add(x: Any, weight: Any, bias: Any, added: Any) -> Any:
     _check(x, weight, "weight")
-    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+    shape = (*x.shape[:-1], weight.shape[0])
+    _check_added(x, bias, "bias", shape)
+    _check_added(x, added, "added", shape)
+    return x.new_empty(shape)
 
 
 for _name, _implementation, _shape in (
