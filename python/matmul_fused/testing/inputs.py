@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .cases import BATCHES, Case
-from .rounding import FORMATS, Array, numpy_dtype, widen
+from .rounding import FORMATS, Array, numpy_dtype
 
 _ALIGN = 64  # bytes: views other than "offset" start at a multiple of it
 _GUARD_ITEMS = 80
@@ -285,9 +285,3 @@ def make_inputs(case: Case, seed: int) -> Inputs:
     for operand in {id(o): o for o in operands.values()}.values():
         operand.freeze()
     return Inputs(case, seed, operands, numbers)
-
-
-def widened(inputs: Inputs, name: str, wide: np.dtype[Any]) -> Array | None:
-    """The values of an operand before the call in float64 or longdouble, or None if it was not given."""
-    values = inputs.values(name)
-    return None if values is None else widen(values, wide)

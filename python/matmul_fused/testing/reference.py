@@ -107,10 +107,6 @@ def _independent(a: Array, b: Array, count: int) -> int:
     return count // (b.shape[-1] if b.ndim > 1 and b.strides[-1] == 0 else 1)
 
 
-def _matrix(x: Array, axis: int | None) -> Array:
-    return x if axis is None else np.expand_dims(x, axis)
-
-
 def _split(z: Ball, layout: str | None) -> tuple[Ball, Ball]:
     """The gate and up columns of z."""
     half = z.value.shape[-1] // 2

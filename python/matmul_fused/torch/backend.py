@@ -23,10 +23,8 @@ from matmul_fused.report import engineering
 from . import measure, op, whole
 from .activations import keeps
 from .match import Left, Linear, Matcher, Site
-from .patching import record_compiled
+from .patching import WHEN, record_compiled
 from .records import Record
-
-WHEN = ("measured", "always", "never")
 
 
 def _options(options: dict[str, Any] | None, mode: str | None) -> tuple[str, bool, Any, dict[str, Any]]:
@@ -210,13 +208,8 @@ def _alone(site: Site) -> tuple[fx.GraphModule, Site, list[fx.Node]]:
     return fx.GraphModule({}, graph), copied, outer
 
 
-def _number(size: Any) -> int | None:
-    """A size as it is, or of the example that is compiled for."""
-    return size if isinstance(size, int) else size.node.hint
-
-
 def _sample(value: Any) -> Any:
-    shape, stride = (tuple(map(_number, sizes)) for sizes in (value.shape, value.stride()))
+    shape, stride = (tuple(map(whole.number, sizes)) for sizes in (value.shape, value.stride()))
     made = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
     made.normal_() if made.is_floating_point() else made.zero_()
     return made.requires_grad_(value.requires_grad)
@@ -226,7 +219,7 @@ def _measured(site: Site, inner: Any, compiler: Callable[[Any, Any], Any]) -> me
     """Time the site as the inner backend compiles it against the fused call, with the gradients if there are any."""
     first, recorded = site.linears[0], _recorded(site)
     x, weight, end = _value(first.x), _value(first.weight), _value(site.end)
-    known = [_number(size) for value in (x, weight) for size in value.shape]
+    known = [whole.number(size) for value in (x, weight) for size in value.shape]
     sizes = [size for size in known if size is not None]
     if sizes != known:
         return measure.Decision(False, None, None, "left: not measured: a size is not known before the run")

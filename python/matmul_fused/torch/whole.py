@@ -88,12 +88,13 @@ def why_not(graph: fx.GraphModule, inputs: list[Any]) -> str | None:
         if isinstance(value, torch.Tensor):
             if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.is_meta:
                 return f"an input is a {type(value).__qualname__}"
-        elif _number(value) is None:
+        elif number(value) is None:
             return f"an input is a {type(value).__qualname__}"
     return next((why for node in graph.graph.nodes if (why := _why_not_node(node))), None)
 
 
-def _number(value: Any) -> int | float | None:
+def number(value: Any) -> Any:
+    """A number as it is, or of the example that is compiled for; None where that is unknown, or it is none."""
     if isinstance(value, int | float):
         return value
     return value.node.hint if isinstance(value, torch.SymInt | torch.SymFloat) else None
@@ -106,10 +107,10 @@ def _key(graphs: list[fx.GraphModule], inputs: list[Any], words: str, device: to
     parts = [graph.code for graph in graphs]
     for value in inputs:
         if isinstance(value, torch.Tensor):
-            sizes = [_number(size) for size in (*value.shape, *value.stride())]
+            sizes = [number(size) for size in (*value.shape, *value.stride())]
             parts.append(f"{value.dtype} {value.device} {sizes} {value.requires_grad}")
         else:
-            parts.append(str(_number(value)))
+            parts.append(str(number(value)))
     parts += [words, op.VERSION, str(torch.is_grad_enabled())]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
     return f"graph {digest}{measure.surroundings(device)}"
@@ -121,7 +122,7 @@ def _aliases(inputs: list[Any]) -> list[Any]:
     for value in inputs:
         if isinstance(value, torch.Tensor):
             made.setdefault(id(value), value.detach().requires_grad_(value.requires_grad))
-    return [made[id(value)] if isinstance(value, torch.Tensor) else _number(value) for value in inputs]
+    return [made[id(value)] if isinstance(value, torch.Tensor) else number(value) for value in inputs]
 
 
 def _form(compiled: Any, inputs: list[Any]) -> Callable[[], object]:
