@@ -300,6 +300,12 @@ def test_linear_add(bias):
     assert torch.autograd.gradcheck(op.linear_add, operands)
 
 
+@pytest.mark.parametrize("call", [op.linear, lambda *operands: op.linear_z(*operands)[0]])
+def test_second_derivatives_of_the_operators(call):
+    x, weight = (torch.randn(3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradgradcheck(lambda x, w: call(x, w, None, None, None, "gelu", [], None), (x, weight))
+
+
 # --- with Inductor ---
 
 

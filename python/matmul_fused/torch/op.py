@@ -240,7 +240,8 @@ def _setup_result(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _backward_of_op(ctx: Any, d: Any, _of_z: Any = None) -> Any:
     x, weight, bias, up, up_bias, kept = ctx.saved_tensors
-    if kept is None and keeps(ctx.activation.name) == "z":  # linear_v2 called by others than us
+    # linear_v2 keeps none if others than us call it; to the one that linear_z_v2 returned no second derivative leads.
+    if keeps(ctx.activation.name) == "z" and (kept is None or torch.is_grad_enabled()):
         kept = _preactivation(x, weight, bias, up, up_bias)
     return (*backward(ctx, d, x, weight, up, kept, plain), None, None, None)
 
