@@ -346,7 +346,7 @@ def test_package_without_jax(tmp_path):
     (tmp_path / "jax.py").write_text("raise ImportError('no jax')\n")
     code = "import matmul_fused as mf, sys\ntry:\n    import matmul_fused.jax\nexcept ImportError as e:\n    print(e)"
     done = python("-c", code, environment={"PYTHONPATH": str(tmp_path)})
-    assert done.stdout == "matmul_fused.jax needs jax, which is not installed; pip install 'matmul_fused[jax]'\n"
+    assert done.stdout == "matmul_fused.jax needs jax, which is not installed; pip install 'jax>=0.5'\n"
     (tmp_path / "jax.py").write_text("__version__ = '0.4.30'\n")
     done = python("-c", code, environment={"PYTHONPATH": str(tmp_path)})
     assert done.stdout == "matmul_fused.jax needs jax 0.5 or later; this is jax 0.4.30\n"

@@ -9,7 +9,7 @@
 try:
     import jax as _jax
 except ImportError as _error:
-    raise ImportError("matmul_fused.jax needs jax, which is not installed; pip install 'matmul_fused[jax]'") from _error
+    raise ImportError("matmul_fused.jax needs jax, which is not installed; pip install 'jax>=0.5'") from _error
 
 try:
     import jax.ffi as _ffi  # noqa: F401

@@ -10,9 +10,7 @@
 try:
     import torch as _torch
 except ImportError as _error:
-    raise ImportError(
-        "matmul_fused.torch needs torch, which is not installed; pip install 'matmul_fused[torch]'"
-    ) from _error
+    raise ImportError("matmul_fused.torch needs torch, which is not installed; pip install 'torch>=2.10'") from _error
 
 # The first torch whose tensors have the DLPack C exchange API, by which the extension reads them.
 if not hasattr(_torch.Tensor, "__dlpack_c_exchange_api__"):
