@@ -77,6 +77,42 @@ def test_long_calls_run_twice_each():
     assert clock.calls == ["theirs", "ours", "theirs", "ours"]
 
 
+@pytest.mark.timeout(60)  # a deadlock
+def test_a_site_inside_of_a_form():
+    """It is decided in the form's first call; what that takes is none of the form's time, nor of its budget."""
+    clock, inner = Clock(), []
+
+    def outer(name, seconds):
+        form = clock.form(name, seconds)
+
+        def call():
+            inner.append(decide(0.002, 0.001, "inner", clock=clock))
+            form()
+
+        return call
+
+    made = measure.decide("outer", outer("new", 0.001), outer("old", 0.002), clock=clock, budget=0.05)
+    assert made == measure.Decision(True, pytest.approx(0.001), pytest.approx(0.002), "")
+    assert min(clock.calls.count("new"), clock.calls.count("old")) > 2
+    assert all(found is inner[0] for found in inner)
+    assert set(clock.calls[: clock.calls.index("old")]) == {"ours", "theirs"}
+    assert not {"ours", "theirs"} & set(clock.calls[clock.calls.index("old") :])
+
+
+def test_saved_tensor_hooks_see_no_timing():
+    seen = []
+    x = torch.ones(2, requires_grad=True)
+
+    def form():
+        return torch.autograd.grad(x.exp().sum(), x)
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t) or t, lambda t: seen.append(t) or t):
+        measure.decide("site", form, form, clock=Clock())
+        assert seen == []
+        form()
+    assert len(seen) == 2
+
+
 @pytest.mark.parametrize(("threads", "slowed", "fused"), [(2, 0, True), (2, 15e-6, False), (1, 15e-6, True)])
 def test_between_calls_of_torch(monkeypatch, threads, slowed, fused):
     """In eager code ours pays for what theirs takes longer around it; with one thread there is nobody to wait for."""

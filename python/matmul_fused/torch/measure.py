@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -109,17 +110,25 @@ def decide(
     ours, theirs: calls without arguments and without lasting effects, that do the same on real tensors. Ask why_not()
     first. Both run once, then by turns, for sample_seconds each, within budget seconds, or once more each where that
     takes longer. ours wins below worth of theirs. eager: between calls of torch, see _race(). A NotImplementedError of
-    ours leaves the site; every other exception passes. One thread measures at a time.
+    ours leaves the site; every other exception passes. One thread measures at a time. A site inside of a form is
+    decided in the form's first call, and what that takes is none of the form's time.
     """
+    global _inner
     device = torch.device(device)
     found = known(key, device, worth)
     if found is not None:
         return found
-    with _measuring:
+
+    def own() -> float:
+        return clock() - _inner
+
+    with _measuring, _unseen():
         found = known(key, device, worth)
         if found is None:
-            race = partial(_race, ours, theirs, _wait_for(device), budget, clock, eager, sample_seconds)
+            start = own()
+            race = partial(_race, ours, theirs, _wait_for(device), budget, own, eager, sample_seconds)
             found = _known[device_of(device), key] = _timed(key, race, device, worth)
+            _inner += own() - start
     return found
 
 
@@ -140,16 +149,29 @@ def forget() -> None:
 
 
 _known: dict[tuple[str, str], Decision] = {}  # by device and key
-_measuring = threading.Lock()
+_measuring = threading.RLock()  # a form may have sites
+_inner = 0.0  # seconds of all measurements until now: what an outer one leaves out
 _complained = False
 
 
 def _after_fork() -> None:
     global _measuring
-    _measuring = threading.Lock()
+    _measuring = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _unseen() -> AbstractContextManager[object]:
+    """What is timed is none of the saved-tensor hooks' business: a checkpoint's would call the site again."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        return nullcontext()
+    unseen: AbstractContextManager[object] = torch.autograd.graph.saved_tensors_hooks(_same, _same)
+    return unseen
 
 
 def _timed(key: str, race: Callable[[], tuple[float, float]], device: torch.device, worth: float) -> Decision:
