@@ -17,6 +17,8 @@ VARIANTS = [(name, *variant) for name, row in ACTIVATIONS.items() for variant in
 GATES = [(name, *row.usual) if row.usual else name for name, row in GATED.items()]
 GATE_VARIANTS = [(name, *row.complete(variant)) for name, row in GATED.items() for variant in row.variants]
 
+SHAPES = ((3, 5), (4, 5), (4, 5), (4,), (4,))
+
 
 def draw(*shape, seed=0, dtype=torch.float64, scale=1.0):
     generator = torch.Generator().manual_seed(seed + sum(shape))
@@ -109,6 +111,43 @@ def test_second_derivatives_are_refused():
     assert torch.allclose(first, torch.autograd.grad(torch.tanh(F.linear(x, weight)).sum(), x)[0])
     with pytest.raises(NotImplementedError, match=r"no second derivatives; use torch\.nn\.functional\.linear"):
         first.sum().backward()
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu", "swiglu"])
+@pytest.mark.parametrize("wanted", ["x", "gate", "up", "bias", "up_bias"])
+def test_second_derivatives_are_refused_for_every_operand(wanted, activation):
+    """Also where the loss is linear, and by functions that take what is not connected for zero."""
+    operands = dict(zip(("x", "gate", "up", "bias", "up_bias"), (draw(*s).detach() for s in SHAPES), strict=True))
+
+    def loss(value):
+        x, gate, up, bias, up_bias = {**operands, wanted: value}.values()
+        if activation == "swiglu":
+            return linear(x, (gate, up), (bias, up_bias), activation).sum()
+        return linear(x, torch.cat((gate, up)), torch.cat((bias, up_bias)), activation).sum()
+
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        torch.autograd.functional.hessian(loss, operands[wanted])
+
+
+def test_second_derivatives_by_the_gradient_of_the_result_are_refused():
+    x, weight, d = draw(3, 5), draw(4, 5), draw(3, 4)
+    (first,) = torch.autograd.grad(linear(x, weight, None, "gelu"), x, d, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        torch.autograd.grad(first.sum(), d)
+
+
+def test_an_error_says_which_argument_is_meant():
+    """In recorded calls and of pairs, too."""
+    for weight, error in (
+        (draw(4, 3), ValueError),
+        (draw(4, 5, dtype=torch.float32), TypeError),
+        ((draw(4, 5), draw(4, 3)), ValueError),
+        ((draw(4, 5, dtype=torch.float32), draw(4, 5)), TypeError),
+    ):
+        for grad in (True, False):
+            with torch.set_grad_enabled(grad), pytest.raises(error) as raised:
+                linear(draw(2, 5), weight, None, "swiglu")
+            assert raised.value.__notes__ == ["in matmul_fused.torch.linear, A is x and B is weight.T"]
 
 
 def test_a_kept_tensor_that_was_overwritten_is_an_error():
@@ -220,3 +259,24 @@ def test_forward_mode_and_functorch_are_refused(make):
         torch.func.grad(lambda a: call(a, *arguments).sum())(x)
     with pytest.raises((NotImplementedError, TypeError), match=r"outside of"):
         torch.func.vmap(lambda a: call(a, *arguments))(x)
+
+
+JIT = [*PLAIN, *[(gate, layout) for gate in GATES for layout in ("halves", "halves_up_first", "interleaved", "pair")]]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+@pytest.mark.parametrize("case", JIT, ids=str)
+def test_traced_by_jit(case):
+    """What is traced computes, of another input."""
+    activation, layout = case if case in JIT[len(PLAIN) :] else (case, None)
+    x, weight, bias = (draw(*shape) for shape in ((3, 5), (8, 5), (8,)))
+    y = draw(6, 5, seed=1)
+
+    def call(x, weight, bias):
+        if layout == "pair":
+            return linear(x, weight.split(4), bias.split(4), activation)
+        return linear(x, weight, bias, activation, gate_layout=layout)
+
+    traced = torch.jit.trace(call, (x, weight, bias))
+    torch.testing.assert_close(traced(y, weight, bias), call(y, weight, bias))
+    assert {node.kind().partition("::")[0] for node in traced.graph.nodes()} <= {"aten", "prim"}

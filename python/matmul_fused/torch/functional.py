@@ -14,13 +14,14 @@ from torch.autograd import forward_ad
 from matmul_fused import _core
 
 from . import op
-from .activations import GATED, Activation, keeps, resolve
+from .activations import GATED, Activation, _halves, keeps, resolve
 
 # Looked up once: each of them is a part of every call.
 _linear = _core._linear
 _tracing = torch.compiler.is_dynamo_compiling
 _autocasting = torch._C._is_any_autocast_enabled
 _modes = torch._C._len_torch_dispatch_stack  # make_fx, FakeTensorMode, ...: what looks on must see an operator
+_scripting = torch._C._is_tracing  # torch.jit.trace, which keeps what runs outside of torch as a constant
 
 
 Weights: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
@@ -42,26 +43,29 @@ def linear(
     one weight lie, as in matmul_fused. The result has the shape (..., N), or (..., I), and the dtype of x.
 
     Gradients are recorded for x, weight and bias; those of gradients are not. Under autocast, operands are cast as
-    those of torch.nn.functional.linear are. torch.compile keeps it as one operator without a graph break.
+    those of torch.nn.functional.linear are. torch.compile keeps it as one operator without a graph break,
+    torch.jit.trace as torch's own operators.
     """
     if _tracing():
         return _general(x, weight, bias, activation, gate_layout)
     try:
-        if not _autocasting() and not _modes() and forward_ad._current_level < 0:
-            if gate_layout is None:
-                result = _linear(x, weight, bias, activation)
-            else:
-                result = _linear(x, weight, bias, activation, gate_layout=gate_layout)
+        if not _autocasting() and not _modes() and forward_ad._current_level < 0 and not _scripting():
+            try:
+                if gate_layout is None:
+                    result = _linear(x, weight, bias, activation)
+                else:
+                    result = _linear(x, weight, bias, activation, gate_layout=gate_layout)
+            except TypeError:
+                result = NotImplemented
+                if not (isinstance(weight, tuple) or _for_dispatcher(x, weight, bias) or _distributed(x, weight, bias)):
+                    _check_types(x, weight, bias)
+                    raise
             if result is not NotImplemented:
                 return result
-    except TypeError:
-        if not _for_dispatcher(x, weight, bias) and not _distributed(x, weight, bias) and not isinstance(weight, tuple):
-            _check_types(x, weight, bias)
-            raise
-    except ValueError as error:
+        return _general(x, weight, bias, activation, gate_layout)
+    except (TypeError, ValueError) as error:
         error.add_note("in matmul_fused.torch.linear, A is x and B is weight.T")
         raise
-    return _general(x, weight, bias, activation, gate_layout)
 
 
 def mlp(
@@ -166,6 +170,8 @@ def _chosen(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, activation: A
 
         return sharded.call(*tensors, activation, _chosen)
     recorded = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    if not _tracing() and _scripting():
+        return _by_torch(*tensors, activation)
     if _tracing() or _modes() or _for_dispatcher(*tensors):
         arguments = (*tensors, activation.name, list(activation.parameters), activation.gate_layout)
         if recorded and keeps(activation.name) == "z":
@@ -176,16 +182,35 @@ def _chosen(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, activation: A
     return op.call(*tensors, activation)
 
 
+def _by_torch(x: Any, weight: Any, bias: Any, up: Any, up_bias: Any, activation: Activation) -> Any:
+    """A call by torch's own operators, which others can run without this package."""
+    from matmul_fused.testing import formulas
+
+    z = _linear_by_torch(x, weight, bias)
+    if activation.gated:
+        parts = _halves(z, activation.gate_layout) if up is None else (z, _linear_by_torch(x, up, up_bias))
+        result = formulas.GATED[activation.name].torch(torch, *parts, *activation.parameters)
+    else:
+        result = formulas.ACTIVATIONS[activation.name].torch(torch, z, *activation.parameters)
+    return result.to(x.dtype)  # autocast widens some
+
+
+def _linear_by_torch(x: Any, weight: Any, bias: Any) -> Any:
+    if bias is None or bias.dim() == 1:
+        return torch.nn.functional.linear(x, weight, bias)
+    return torch.nn.functional.linear(x, weight) + bias
+
+
 def _gemm(x: Any, weight: Any) -> Any:
     return _core.matmul_fused(x, weight.t())
 
 
 class _Refused(torch.autograd.Function):  # type: ignore[misc]
-    """Hands gradients on, and refuses to be differentiated itself."""
+    """Hands gradients on, and refuses to be differentiated by what they are of: the first count tensors."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Any, *gradients: Any) -> Any:
-        return gradients
+    def forward(ctx: Any, count: int, *tensors: Any) -> Any:
+        return tensors[count:]
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
@@ -209,6 +234,7 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
                 kept = result
         ctx.activation = activation
         ctx.bias_shapes = op.bias_shapes(bias, up_bias)
+        ctx.biases = bias, up_bias  # for _Refused alone: as a saved one, a write to it would be an error
         ctx.save_for_backward(x, weight, up, kept)
         return result
 
@@ -219,7 +245,7 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
             gradients = op.backward(ctx, d, x, weight, up, kept, _gemm)
         if torch.is_grad_enabled():  # create_graph=True
             present = [gradient for gradient in gradients if gradient is not None]
-            anchor = torch.empty(0, requires_grad=True)
-            refused = iter(_Refused.apply(anchor, *present))
+            origins = (d, x, weight, up, *ctx.biases)
+            refused = iter(_Refused.apply(len(origins), *origins, *present))
             gradients = tuple(None if gradient is None else next(refused) for gradient in gradients)
         return (*gradients, None)
