@@ -192,6 +192,19 @@ def test_with_gradients_both_ways_are_timed(race, ours, bias):
     assert race.run == 4
 
 
+@pytest.mark.timeout(60)  # a deadlock
+@pytest.mark.parametrize("ours", [0.001, 0.003])
+def test_checkpoints(race, ours):
+    """They run the model again where a backward pass asks for what was saved."""
+    race.ours = ours
+    made = model().train()
+    wanted = torch.autograd.grad(made(X).sum(), list(made.parameters()))
+    patch(made)
+    result = torch.utils.checkpoint.checkpoint(made, X, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(result.sum(), list(made.parameters())), wanted)
+    assert race.run == 2
+
+
 def test_hooks_of_other_children_see_one_call(race):
     made = Gated()
     seen = []
@@ -283,7 +296,7 @@ def test_wrong_operands_get_the_words_of_a_form(x):
     with torch.no_grad(), pytest.raises((TypeError, RuntimeError, ValueError)) as caught:
         made(x)
     assert str(caught.value) in words
-    assert all("not measured yet" in record.why for record in report(made))
+    assert all("not measured" in record.why for record in report(made))
 
 
 def test_a_call_that_ours_refuses_is_left(race, monkeypatch):
@@ -398,6 +411,40 @@ def test_in_training_the_old_forward_runs(race):
     assert race.run == 0
     (record,) = report(made)
     assert "not measured: in training" in record.why
+
+
+@pytest.mark.parametrize("make", [model, halves], ids=["model", "new forward"])
+def test_without_memory(race, make):
+    made = make().to("meta")
+    patch(made)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            result = made(X.to("meta"))
+        assert (result.is_meta, result.shape) == (True, X.shape)
+    assert race.run == 0
+
+
+class Outer(nn.Module):
+    """A module with a new forward that has another site."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2, self.inner = nn.Linear(8, 12), nn.Linear(12, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+
+    def forward(self, x):
+        return self.inner(self.fc2(nn.functional.gelu(self.fc1(x))))
+
+
+@pytest.mark.timeout(60)  # a deadlock
+def test_a_site_inside_of_a_module_that_is_measured():
+    made = Outer().eval()
+    wanted = made(X)
+    patch(made)
+    with torch.no_grad():
+        assert torch.allclose(made(X), wanted, atol=1e-5)
+    records = report(made)
+    assert [record.site for record in records] == ["", "inner"]
+    assert all(record.ours > 0 and record.theirs > 0 for record in records)
 
 
 def test_parts_with_hooks_are_not_run_twice(race):

@@ -10,7 +10,7 @@ from matmul_fused.torch import measure, patch  # noqa: E402
 from matmul_fused.torch.choice import Choice  # noqa: E402
 from support import own_store  # noqa: E402
 
-nn = torch.nn
+nn, forward_ad = torch.nn, torch.autograd.forward_ad
 X = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
 
 
@@ -96,6 +96,55 @@ def test_gradients_and_autocast_are_asked_about(decided, pair):
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert twin(X).dtype == torch.bfloat16
     assert len(decided[1]) == 3
+
+
+def traced(model):
+    return torch.jit.trace(model, X)(X + 1)
+
+
+def dual(model):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(model(forward_ad.make_dual(X, X))).tangent
+
+
+class Tensor(torch.Tensor):
+    pass
+
+
+OTHERS = {
+    "jit": traced,
+    "vmap": lambda model: torch.func.vmap(model)(X),
+    "jacrev": lambda model: torch.func.jacrev(model)(X),
+    "jvp": lambda model: torch.func.jvp(model, (X,), (X,))[1],
+    "dual": dual,
+    "subclass": lambda model: model(X.as_subclass(Tensor)),
+    "nested": lambda model: model(torch.nested.nested_tensor([X, X[:3]])).unbind()[1],
+    "jagged": lambda model: model(torch.nested.nested_tensor([X, X[:3]], layout=torch.jagged)).values(),
+    "sparse": lambda model: model(X.to_sparse()).to_dense(),
+    "axes": lambda model: model(X.reshape(1, 1, 1, 1, 1, 1, 1, 5, 8)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*nested tensors.*:UserWarning")
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("call", OTHERS.values(), ids=OTHERS)
+@pytest.mark.usefixtures("decided")
+def test_what_ours_does_not_take(pair, call, grad):
+    """Torch's form runs, whatever was decided for the same shape."""
+
+    def result(model):
+        try:
+            return call(model)
+        except (NotImplementedError, RuntimeError) as error:  # torch multiplies no sparse tensors elementwise, ...
+            return f"{type(error)}"
+
+    made, twin = pair
+    for settled in (False, True):
+        with torch.no_grad():
+            if settled:
+                twin(X)
+        with torch.set_grad_enabled(grad):
+            torch.testing.assert_close(result(twin), result(made))
 
 
 def test_copies_are_asked_anew(decided, pair):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional as torchs
 
 from . import functional, measure
@@ -20,6 +21,11 @@ from .modules import FusedLinear, Packed, gate_times_up, own
 _tracing = torch.compiler.is_dynamo_compiling
 _recording = torch.is_grad_enabled
 _autocasting = torch._C._is_any_autocast_enabled
+_scripting = torch._C._is_tracing  # torch.jit.trace, which keeps what runs outside of torch as a constant
+_transforms = torch._C._functorch.peek_interpreter_stack
+
+_STRIDED = torch.strided
+_AXES = 8  # that ours takes
 
 _Tensors = tuple[Any, ...]  # weights and biases; None where there is no bias
 Form = Callable[[], object]
@@ -78,38 +84,59 @@ class Choice:
         """
         if _tracing() or self._last is None or type(x) is not torch.Tensor or _recording() or _autocasting():
             return None
+        if _scripting():  # sizes are tensors there
+            return None
         shape, dtype, device, fused = self._last
-        return fused if x.shape == shape and x.dtype is dtype and x.device == device else None
+        try:
+            if x.shape != shape or x.dtype is not dtype or x.device != device:
+                return None
+        except RuntimeError:  # a nested tensor has no shape
+            return None
+        if fused and (x.layout is not _STRIDED or _transforms() is not None or forward_ad._current_level >= 0):
+            return None
+        return fused
 
     def takes_ours(self, x: Any, tensors: _Tensors, forms: Forms) -> bool:
         """Does our form run for x? Measures what was not measured before, where that is safe."""
         if torch.compiler.is_compiling():
             return self.ours_in_traces or hasattr(x, "placements")
         weight = tensors[0]
-        if type(x) not in (torch.Tensor, torch.nn.Parameter):
+        if functional._distributed(x):
             if hasattr(x, "placements"):  # a DTensor: all processes have to decide alike
                 self.skipped = "not measured: sharded"
             return True
-        if x.shape[-1:] != weight.shape[1:] or not x.numel():
-            return True
-        if x.device != weight.device or x.layout != torch.strided:
+        why = _unfit(x)
+        if why is not None:
+            self.skipped = why
+            return False
+        if type(x) not in _PLAIN:  # fake, and its sizes are perhaps no numbers
+            return self.ours_in_traces
+        if x.shape[-1:] != weight.shape[1:] or not x.numel() or x.device != weight.device:
             return True
         case = _case(x, _recorded(x, *tensors))
-        words = f"{sum(t is not None for t in tensors)} tensors"
-        more: Callable[[], str] = lambda: words  # noqa: E731
-        if case.recorded:
-            pair = [_both_ways(form, x, tensors) for form in (forms.ours, forms.theirs)]
-        elif forms.whole is not None:
-            pair, more = [*forms.whole], lambda: f"{words}, in a module of {_parameters(forms.module)} parameters"
-        else:
-            pair = [forms.site, lambda: forms.theirs(x, *tensors)]
+
+        def more() -> str:
+            words = f"{sum(t is not None for t in tensors)} tensors"
+            if case.recorded or forms.whole is None:
+                return words
+            return f"{words}, in a module of {_parameters(forms.module)} parameters"
+
+        def pair() -> tuple[Form, Form]:
+            if case.recorded:
+                return _both_ways(forms.ours, x, tensors), _both_ways(forms.theirs, x, tensors)
+            return forms.whole or (forms.site, lambda: forms.theirs(x, *tensors))
+
         return self._fused(case, x, weight, more, pair)
 
     def takes_new(self, module: Any, x: Any, weights: _Tensors, new: Form, old: Form) -> bool:
         """Does a module's new forward run for x? As takes_ours, but only without gradients and in eval mode."""
         if torch.compiler.is_compiling():
             return self.ours_in_traces
-        if type(x) is not torch.Tensor or not x.numel() or x.layout != torch.strided or x.device != weights[0].device:
+        why = _unfit(x)
+        if why is not None:
+            self.skipped = why
+            return False
+        if type(x) is not torch.Tensor or not x.numel() or x.device != weights[0].device:
             return False
         if module.training or (torch.is_grad_enabled() and _recorded(x, *module.parameters())):
             self.skipped = "not measured: in training"
@@ -118,9 +145,11 @@ class Choice:
         def more() -> str:
             return f"in {type(module).__qualname__} of {_parameters(module)} parameters"
 
-        return self._fused(_case(x, False), x, weights[0], more, [new, old])
+        return self._fused(_case(x, False), x, weights[0], more, lambda: (new, old))
 
-    def _fused(self, case: Case, x: Any, weight: Any, more: Callable[[], str], pair: list[Form]) -> bool:
+    def _fused(
+        self, case: Case, x: Any, weight: Any, more: Callable[[], str], pair: Callable[[], tuple[Form, Form]]
+    ) -> bool:
         found = self.decisions.get(case)
         if found is None:
             why = measure.why_not(x, weight)
@@ -133,11 +162,29 @@ class Choice:
             key = measure.site_key(
                 self.form, self.spelled, m=case.rows, k=k, n=n, dtype=case.dtype, device=case.device, more=words
             )
-            found = self.decisions[case] = measure.decide(key, *pair, device=x.device, eager=x.device.type == "cpu")
+            found = self.decisions[case] = measure.decide(key, *pair(), device=x.device, eager=x.device.type == "cpu")
             self.ours_in_traces = any(made.fused for made in self.decisions.values())
         if type(x) is torch.Tensor and not case.recorded and case.cast is None:
             self._last = x.shape, x.dtype, x.device, found.fused
         return found.fused
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _unfit(x: Any) -> str | None:
+    """Why torch's own form has to run for x; None if either may, as far as x says."""
+    if _scripting():
+        return "not measured: inside torch.jit.trace"
+    if _transforms() is not None:
+        return "not measured: inside torch.func"
+    if forward_ad._current_level >= 0:
+        return "not measured: with forward-mode gradients"
+    if type(x) not in _PLAIN and not (isinstance(x, torch.Tensor) and torch._subclasses.fake_tensor.is_fake(x)):
+        return f"not measured: x is a {type(x).__qualname__}"
+    if x.is_nested or x.layout is not _STRIDED:
+        return f"not measured: x is {'nested' if x.is_nested else x.layout}"
+    return f"not measured: x has more than {_AXES} axes" if x.dim() > _AXES else None
 
 
 def _parameters(module: Any) -> int:
@@ -149,7 +196,8 @@ def _recorded(*tensors: Any) -> bool:
 
 
 def _case(x: Any, recorded: bool) -> Case:
-    cast = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else None
+    device = x.device.type
+    cast = torch.get_autocast_dtype(device) if not x.is_meta and torch.is_autocast_enabled(device) else None
     return Case(measure.rows(x.numel() // x.shape[-1]), x.dtype, x.device, recorded, cast)
 
 
