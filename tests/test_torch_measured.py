@@ -229,7 +229,7 @@ def test_a_gate_is_timed_with_its_module(monkeypatch, hooked):
     made = Gated().eval()
     patch(made)
     if hooked:
-        made.act_fn.register_forward_hook(lambda *_: None)
+        made.down_proj.register_forward_hook(lambda *_: None)
     with torch.no_grad():
         made(X)
     assert columns == [[12, 12] if hooked else [8, 8]]
