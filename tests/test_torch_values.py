@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from matmul_fused.torch import patching, report  # noqa: E402
+from matmul_fused.torch.match import Matcher  # noqa: E402
 from matmul_fused.torch.values import by_values  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
@@ -116,3 +117,15 @@ def test_a_linear_moves_over_what_only_reads(between):
     compiled = torch.compile(forward, backend="matmul_fused", options={"when": "always", "inner": "eager"})
     compiled(torch.randn(4, 8), torch.randn(8, 8))
     assert any(record.fused for record in report())
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_module_may_write(writes):
+    module = nn.ModuleDict({"fc": nn.Linear(8, 8), "act": nn.ReLU(inplace=writes)})
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    z = graph.call_module("fc", (x,))
+    graph.call_module("act", (x,))
+    graph.output(graph.call_function(F.gelu, (z,)))
+    kinds = {"fc": "linear", "act": None}
+    assert len(Matcher(graph, kinds.get, lambda name: getattr(module[name], "inplace", False)).sites()) == 1 - writes

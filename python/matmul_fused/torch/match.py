@@ -96,10 +96,17 @@ class Found:
 class Matcher:
     """Finds the sites of a graph.
 
-    layer(name) says of a called module: "linear", "conv1d" (a weight of (K, N)), an Activation, or None.
+    layer(name) says of a called module: "linear", "conv1d" (a weight of (K, N)), an Activation, or None; writes(name)
+    whether it may write to what it is called with.
     """
 
-    def __init__(self, graph: fx.Graph, layer: Callable[[str], Any] = lambda name: None) -> None:
+    def __init__(
+        self,
+        graph: fx.Graph,
+        layer: Callable[[str], Any] = lambda name: None,
+        writes: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        self.writes = writes
         self.nodes = list(graph.nodes)
         self.place = {node: place for place, node in enumerate(self.nodes)}
         self.kinds = {node.target: layer(node.target) for node in self.nodes if node.op == "call_module"}
@@ -371,10 +378,14 @@ class Matcher:
 
     def _movable(self, site: Site) -> bool:
         first = min(self.place[node] for node in site.replaced)
-        return not any(barrier(node) for node in self.nodes[first : self.place[site.end]] if node not in site.replaced)
+        between = self.nodes[first : self.place[site.end]]
+        return not any(self._barrier(node) for node in between if node not in site.replaced)
 
     def _movable_all(self, first: fx.Node, end: fx.Node) -> bool:
-        return not any(barrier(node) for node in self.nodes[self.place[first] : self.place[end]])
+        return not any(self._barrier(node) for node in self.nodes[self.place[first] : self.place[end]])
+
+    def _barrier(self, node: fx.Node) -> bool:
+        return self.writes(str(node.target)) if node.op == "call_module" else barrier(node)
 
 
 _GATES = {Activation(name) for name in GATED_BY}
