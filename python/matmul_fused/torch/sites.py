@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import inspect
 import operator
+import os
+import threading
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -16,25 +18,53 @@ from torch import fx
 
 from . import reading
 from .activations import Activation
+from .reading import Left
 
-
-class Left(Exception):  # noqa: N818  # no error
-    """Why a site is left alone."""
+__all__ = ["Left", "Site", "check_arguments", "graphs", "sites_of"]
 
 
 class _Tracer(fx.Tracer):  # type: ignore[misc]
-    """Traces one forward; every module in it is a black box."""
+    """Traces one forward; every module in it is a black box. torch gives it the calls of all threads meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = threading.get_ident()
 
     def is_leaf_module(self, module: Any, qualified_name: str) -> bool:
         return True
 
+    def call_module(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self.thread:
+            return forward(*args, **kwargs)
+        return super().call_module(module, forward, args, kwargs)
 
-def _graph(module: torch.nn.Module) -> Any:
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
+        if threading.get_ident() != self.thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+
+_tracing = threading.RLock()  # what torch changes for a trace is put back in the order of one thread
+
+
+def _after_fork() -> None:
+    global _tracing
+    _tracing = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def check_arguments(module: torch.nn.Module) -> None:
     parameters = list(inspect.signature(module.forward).parameters.values())
     if len(parameters) != 1 or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
         raise Left("its forward takes more than one argument")
+
+
+def _graph(module: torch.nn.Module) -> Any:
     try:
-        return _Tracer().trace(module)
+        with _tracing:
+            return _Tracer().trace(module)
     except Exception as error:  # any code of a model runs here
         said = str(error).strip().splitlines() or [""]
         raise Left(f"its forward cannot be traced: {type(error).__name__}: {said[0]}") from error
@@ -42,6 +72,8 @@ def _graph(module: torch.nn.Module) -> Any:
 
 def graphs(module: torch.nn.Module) -> list[Any]:
     """The forward of a module as graphs: in training and in eval mode."""
+    check_arguments(module)
+    reading.check_trace(module)
     before = dict(vars(module))
     try:
         made = []
@@ -116,7 +148,10 @@ def _sites_in(graph: Any, acts: dict[str, Activation]) -> set[Site]:
 
 
 def sites_of(module: Any, acts: dict[str, Activation]) -> set[Site]:
-    """The sites of a module with these activations: in its traces or, if it cannot be traced, in its source."""
+    """The sites of a module with these activations: in its traces or, if it cannot be traced, in its source.
+
+    What they are changed for is not yet checked: see reading.check_pair, and reading.casts for gate/up.
+    """
     try:
         train, evaluated = (_sites_in(graph, acts) for graph in graphs(module))
     except Left:
