@@ -1,13 +1,16 @@
-"""patch where no trace can be made: what the source of a forward says of its layers, and what it does not."""
+"""What patch reads in the source of a class: its layers where no trace can be made, and what a trace does not show."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from matmul_fused.torch import Record  # noqa: E402
-from test_torch_patch import Attention, Plain, X, check, patch  # noqa: E402
+from matmul_fused.torch import FusedLinear, Record, measure  # noqa: E402
+from support import own_store  # noqa: E402
+from test_torch_others import Gated, Two, close, sequential  # noqa: E402
+from test_torch_patch import Attention, Plain, X, check, patch, patching  # noqa: E402
 
-nn = torch.nn
+nn, F = torch.nn, torch.nn.functional
+LIMIT = 0.5
 
 
 class Decoder(Plain):
@@ -136,3 +139,283 @@ def test_no_source():
     )
     (record,) = check(names["Made"]())
     assert not record.fused
+
+
+# --- forwards that do more than a trace shows ---
+
+
+class Buffer(Two):
+    def forward(self, x):
+        self.calls.add_(1)
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Autocast(Two):
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            return self.fc2(F.gelu(self.fc1(x.float())))
+
+
+class NoGrad(Two):
+    def forward(self, x):
+        with torch.no_grad():
+            return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Decorated(Two):
+    @torch.no_grad()
+    def forward(self, x):
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Scaled(Two):
+    def forward(self, x):
+        return self.fc2(F.gelu(self.fc1(x))) * self.scale
+
+
+class Limited(Two):
+    def forward(self, x):
+        return self.fc2(F.gelu(self.fc1(x))) * LIMIT
+
+
+class Logs(Two):
+    def forward(self, x):
+        self.log.append(1)
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Seeds(Two):
+    def forward(self, x):
+        torch.manual_seed(0)
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Writes(Two):
+    def forward(self, x):
+        x += 1.0
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Kinds(Two):
+    def forward(self, x):
+        if isinstance(x, torch.Tensor):
+            x = 2 * x
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Helper(Two):
+    def forward(self, x):
+        return self.fc2(self.hidden(x))
+
+    def hidden(self, x):
+        return F.gelu(self.fc1(x)) * self.scale
+
+
+class ByAttribute(Gated):
+    def forward(self, x):
+        if not self.down.calls:
+            return x
+        return self.down(self.act(self.gate(x)) * self.up(x))
+
+
+FORWARDS = [Buffer, Autocast, NoGrad, Decorated, Scaled, Limited, Logs, Seeds, Writes, Kinds, Helper]
+
+
+@pytest.mark.parametrize("kind", FORWARDS)
+def test_what_a_trace_does_not_show_stays(kind):
+    made, plain = kind(), kind()
+    (record,) = patch(made)
+    assert not record.fused
+    assert "forward" not in vars(made)
+    assert (made.log, made.calls) == ([], 0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert made(X.clone()).dtype == plain(X.clone()).dtype
+    x, y = X.clone(), X.clone()
+    made.scale = plain.scale = 0.5
+    got, wanted = made(x), plain(y)
+    assert torch.equal(got, wanted)
+    assert torch.equal(x, y)
+    assert got.requires_grad == wanted.requires_grad
+    assert (made.log, made.calls) == (plain.log, plain.calls)
+
+
+def test_a_gate_by_an_attribute_stays():
+    made = ByAttribute()
+    made.down.calls = 1
+    (record,) = patch(made)
+    assert (record.fused, record.form) == (False, "gate/up")
+    made.down.calls = 0
+    assert torch.equal(made(X), X)
+
+
+def test_without_a_source_no_forward_is_replaced():
+    names = {"Two": Two, "F": F, "__name__": "nowhere"}
+    exec("class Made(Two):\n    def forward(self, x):\n        return self.fc2(F.gelu(self.fc1(x)))", names)
+    (record,) = patch(names["Made"]())
+    assert (record.fused, record.why) == (False, "its forward has no source")
+
+
+class Switched(Two):
+    def forward(self, x):
+        h = self.fc1(x)
+        y = self.act(h) if self.scale else h
+        return self.fc2(y)
+
+
+class Appends(Two):
+    def forward(self, x):
+        self.log.append(1)
+        h = self.fc1(x)
+        return self.fc2(self.act(h + 0))
+
+
+@pytest.mark.parametrize("kind", [Switched, Appends])
+def test_a_layer_whose_forward_is_not_read_keeps_its_class(kind):
+    made, plain = kind(), kind()
+    (record,) = patch(made)
+    assert not record.fused
+    made.scale = plain.scale = 0
+    assert torch.equal(made(X), plain(X))
+    assert made.log == plain.log
+
+
+# --- dtypes ---
+
+
+class Casts(Gated):
+    """The MLP of T5, whose last layer transformers keeps in float32."""
+
+    def forward(self, x):
+        h = self.act(self.gate(x)) * self.up(x)
+        h = F.dropout(h, 0.1, self.training)
+        if (
+            isinstance(self.down.weight, torch.Tensor)
+            and h.dtype != self.down.weight.dtype
+            and self.down.weight.dtype != torch.int8
+        ):
+            h = h.to(self.down.weight.dtype)
+        return self.down(h)
+
+
+def test_a_cast_to_the_dtype_of_a_layer():
+    made = Casts().half().eval()
+    made.down.float()
+    wanted = made(X.half())
+    (record,) = patch(made)
+    assert record.form == "linear"  # its own forward runs
+    torch.testing.assert_close(made(X.half()), wanted, atol=1e-3, rtol=1e-3)
+
+
+def test_a_cast_that_comes_later():
+    made = Casts().eval()
+    wanted = made(X)
+    (record,) = patch(made)
+    assert record.fused
+    close(made(X), wanted)
+    made.half().down.float()
+    torch.testing.assert_close(made(X.half()), wanted, atol=1e-2, rtol=1e-2)
+
+
+# --- other uses of a layer ---
+
+
+@pytest.fixture
+def _ours_is_faster(tmp_path, monkeypatch):
+    own_store(tmp_path, monkeypatch)
+    measure.forget()
+    monkeypatch.setattr(measure, "_race", lambda *_: (0.001, 0.002))
+    yield
+    measure.forget()
+
+
+class Logits(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.act = nn.Linear(8, 8), nn.GELU()
+
+    def forward(self, x):
+        return self.act(self.fc(x))
+
+    def logits(self, x):
+        return self.fc(x)
+
+
+class Around(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = sequential()
+
+
+class Iterates(Around):
+    def forward(self, x):
+        found = []
+        for layer in self.net:
+            x = layer(x)
+            found.append(x)
+        return found
+
+
+class Takes(Around):
+    def forward(self, x):
+        return self.net(x), self.net[0](x), self.net[:1](x)
+
+
+class Hands(Around):
+    def forward(self, x):
+        return [layer(x) for layer in getattr(self, "net")]  # noqa: B009
+
+
+class Listed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.nets = nn.ModuleList([sequential()])
+
+    def forward(self, x):
+        return self.nets[0](x), self.nets[0][0](x)
+
+
+class Parts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = Logits()
+
+    def forward(self, x):
+        return self.body(x), self.body.fc(x)
+
+
+@pytest.mark.parametrize("when", ["measured", "always"])
+@pytest.mark.parametrize("kind", [Iterates, Takes, Hands, Listed, Parts])
+@pytest.mark.usefixtures("_ours_is_faster")
+def test_a_layer_that_others_call(kind, when):
+    torch.manual_seed(0)
+    made = kind().eval()
+    with torch.no_grad():
+        wanted = made(X)
+        patching.patch(made, when)
+        for _ in range(2):
+            for got, want in zip(made(X), wanted, strict=True):
+                close(got, want)
+
+
+@pytest.mark.parametrize("when", ["measured", "always"])
+@pytest.mark.usefixtures("_ours_is_faster")
+def test_a_layer_of_another_method(when):
+    made = Logits().eval()
+    with torch.no_grad():
+        wanted = made(X), made.logits(X)
+        (record,) = patching.patch(made, when)
+        assert record.fused  # by a new forward
+        for _ in range(2):
+            close((made(X), made.logits(X)), wanted)
+
+
+class Whole(Around):
+    def forward(self, x):
+        return self.net(x)
+
+
+@pytest.mark.parametrize("make", [Whole, lambda: nn.Sequential(sequential(), sequential())])
+def test_a_sequential_that_is_called_whole(make):
+    made = make()
+    assert all(record.fused for record in patch(made))
+    assert any(type(part) is FusedLinear for part in made.modules())

@@ -7,20 +7,22 @@ mode, or else in its source. Nothing is changed before all sites are known, and 
 
 from __future__ import annotations
 
-import types
+import inspect
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from . import rewriting
+from . import reading, rewriting
 from .activations import Activation, of_module
-from .choice import Choice, MeasuredLinear, measured_gate
+from .choice import Choice, measured_gate
 from .modules import FusedLinear, GateLinear, Packed, gate_times_up
+from .operators import ACTIVATIONS
+from .reading import Left
 from .records import Record, Report
-from .sites import Left, Site, graphs, sites_of
+from .sites import Site, check_arguments, graphs, sites_of
 
 WHEN = ("measured", "always", "never")
 
@@ -68,12 +70,11 @@ def _looks_linear(module: torch.nn.Module) -> bool:
 
 # --- changes, each with its undo ---
 
-# Of a module with sites: [(site, its activation module, its Choice or None)], site None in a new forward; of a model:
-# the report of patch().
+# Of a module with sites: [(site, its activation module, its Choice or None, its first layer)], site None in a new
+# forward; of a model: the report of patch().
 _SITES = "_sites_of_matmul_fused"
 _REPORT = "_report_of_matmul_fused"
 _PACKED = "_packed_by_matmul_fused"
-_CHOICE = "_choice_by_matmul_fused"
 
 # Activations of a gate that have a gated form.
 _GATED_BY = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu", "sigmoid": "glu"}
@@ -81,42 +82,56 @@ _GATED_BY = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu
 
 def _as_checked(linear: Any) -> bool:
     """Is it still what patch saw? LoRA may have been added since, or a hook."""
-    return type(linear) is torch.nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
+    return type(linear) is torch.nn.Linear and not rewriting.has_hooks(linear)
 
 
-def _as_patched(linear: Any, kind: type) -> bool:
-    """As _as_checked, of a gate or up that is fused: hooks of parallelize_module may have come, see GateLinear."""
-    same = type(linear) is kind  # apart, or mypy takes linear for an object
+def _as_patched(gate: Any, up: Any, act: Any) -> bool:
+    """As _as_checked, of the parts of a fused gate: hooks of parallelize_module may have come."""
+    same = type(gate) is GateLinear and type(up) is torch.nn.Linear  # apart, or mypy takes them for objects
     if not same:
         return False
-    if not linear._forward_hooks and not linear._forward_pre_hooks:
+    if not rewriting.has_hooks(gate, up, act):
         return True
+    return not rewriting.has_hooks(act) and all(map(_is_sharded, (gate, up)))
+
+
+def _is_sharded(linear: Any) -> bool:
+    """Does nobody but parallelize_module watch its calls?"""
+    if "forward" in vars(linear) or linear._backward_hooks or linear._backward_pre_hooks:
+        return False
     hooks = (*linear._forward_hooks.values(), *linear._forward_pre_hooks.values())
-    places = (str(getattr(hook, "__module__", "")) for hook in hooks)
-    return all(place.startswith("torch.distributed.tensor.") for place in places)
+    return all(map(rewriting.of_sharding, hooks))
 
 
 def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
-    gate_name, up_name, down_name = site.linears
+    (gate_name, up_name, down_name), act_name = site.linears, site.act
     activation = _GATED_BY[site.activation.name]
+    (name,) = inspect.signature(module.forward).parameters
 
-    def forward(self: Any, x: Any) -> Any:
-        choice = vars(self)[_CHOICE]
+    def forward(self: Any, x: Any = None, /, **keywords: Any) -> Any:
+        if keywords or x is None:
+            if x is not None or keywords.keys() != {name}:
+                return type(self).forward(self, *(() if x is None else (x,)), **keywords)
+            x = keywords[name]
+        own = vars(self)
+        keeper = own.get(_PACKED)
+        if keeper is None:  # unpatched, and this method is called by somebody who has kept it
+            return type(self).forward(self, x)
+        _, act, choice, _ = own[_SITES][0]
         settled = None if choice is None else choice.settled(x)
         if settled is False:
             return type(self).forward(self, x)
         parts = self._modules  # asking the module itself for them takes a microsecond
         gate, up = parts.get(gate_name), parts.get(up_name)
-        if not _as_patched(gate, GateLinear) or not _as_patched(up, torch.nn.Linear):
+        if parts.get(act_name) is not act or not _as_patched(gate, up, act):
             return type(self).forward(self, x)
-        keeper = vars(self)[_PACKED]
 
         def ours(x: Any) -> Any:
             return gate_times_up(self, keeper, x, gate, up, activation)
 
         def measured(x: Any) -> Any:
             pair = None
-            if type(parts.get(down_name)) is torch.nn.Linear and not any(map(rewriting.has_hooks, self.children())):
+            if type(parts.get(down_name)) is torch.nn.Linear and not rewriting.has_hooks(*self.children()):
                 # As a call of each goes, with what modules cost.
                 pair = lambda: (choice.settled(x), parts[down_name](gate(x, fused=ours))), lambda: old(self, x)
             return measured_gate(self, choice, keeper, x, (gate, up), activation, pair)
@@ -126,18 +141,13 @@ def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
         return old(self, x) if hidden is None else parts[down_name](hidden)
 
     setattr(module, _PACKED, Packed())
-    setattr(module, _CHOICE, choice)
     module.get_submodule(gate_name).__class__ = GateLinear
-    module.forward = types.MethodType(forward, module)
+    rewriting.put_over(module, forward)
 
 
 def _fuse_linear(module: Any, site: Site, choice: Choice | None) -> None:
     linear, act = module.get_submodule(site.linears[0]), module.get_submodule(site.act)
-    linear.__class__ = FusedLinear if choice is None else MeasuredLinear
-    linear._set(site.activation, None, True)
-    if choice is not None:
-        linear.choice = choice
-    setattr(module, site.act, torch.nn.Identity().train(act.training))
+    setattr(module, site.act, rewriting.fuse_layer(linear, act, site.activation, choice))
 
 
 def _fuse_rewrite(module: Any, site: rewriting.Rewrite, spelled: str, when: str) -> None:
@@ -146,7 +156,7 @@ def _fuse_rewrite(module: Any, site: rewriting.Rewrite, spelled: str, when: str)
     choice = sites[0][2] if sites else Choice("new forward", spelled, None) if when == "measured" else None
     if not sites:
         rewriting.apply(module, site, choice)
-    sites.append((None, None, choice))
+    sites.append((None, None, choice, None))
 
 
 def _fuse(module: Any, site: Site | rewriting.Rewrite, spelled: str, when: str) -> None:
@@ -155,48 +165,56 @@ def _fuse(module: Any, site: Site | rewriting.Rewrite, spelled: str, when: str) 
         return
     act = module.get_submodule(site.act)
     choice = Choice(site.form, _spell(site.activation), act) if when == "measured" else None
-    vars(module).setdefault(_SITES, []).append((site, act, choice))
+    layer = module.get_submodule(site.linears[0])
+    vars(module).setdefault(_SITES, []).append((site, act, choice, layer))
     (_fuse_gate if site.form == "gate/up" else _fuse_linear)(module, site, choice)
 
 
-def _restore(module: Any, site: Site | None, act: Any) -> None:
+def _restore(module: Any, site: Site | None, act: Any, layer: Any) -> bool:
+    """False: it stays fused."""
     if site is None:  # rewriting.py has undone it
-        return
+        return True
+    done = rewriting.take_back(layer)
     if site.form == "gate/up":
-        for name in ("forward", _PACKED, _CHOICE):
-            vars(module).pop(name, None)
-        gate = module.get_submodule(site.linears[0])
-        if type(gate) is GateLinear:
-            gate.__class__ = torch.nn.Linear
-        return
-    linear = module.get_submodule(site.linears[0])
-    if type(linear) in (FusedLinear, MeasuredLinear):
-        linear.__class__ = torch.nn.Linear
-        for name in ("activation", "gate_layout", "prepack", "_packed", "choice"):
-            vars(linear).pop(name, None)
-    setattr(module, site.act, act.train(module.training))
+        rewriting.drop_forward(module)
+        vars(module).pop(_PACKED, None)
+    elif done or type(layer) is torch.nn.Linear:
+        setattr(module, site.act, act.train(module.training))
+    else:
+        return False
+    return True
 
 
 def _spell(activation: Activation) -> str:
     return ", ".join((activation.name, *(f"{value:g}" for value in activation.parameters)))
 
 
-def _plan(
-    name: str, module: torch.nn.Module, uses: Counter[int], when: str
-) -> list[tuple[Site | rewriting.Rewrite | None, Record]]:
+class _Model:
+    """What surrounds the modules of a model: how many have each as a part, and which, under what name."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.uses = Counter(id(part) for _, part in model.named_modules(remove_duplicate=False))
+        self.owners: dict[int, list[tuple[Any, str]]] = defaultdict(list)
+        for owner in model.modules():
+            for name, part in owner._modules.items():
+                self.owners[id(part)].append((owner, name))
+
+
+_Plan = list[tuple[Site | rewriting.Rewrite | None, Record]]
+
+
+def _plan(name: str, module: torch.nn.Module, model: _Model, when: str) -> _Plan:
     """The sites of one module, with what would become of them; a new forward only where that fuses more."""
-    swaps: list[tuple[Site | rewriting.Rewrite | None, Record]] = [*_plan_swaps(name, module, uses)]
+    swaps = _plan_swaps(name, module, model)
     done = any(record.fused for _, record in swaps)
     if any(record.fused and record.form == "gate/up" for _, record in swaps) or (done and when == "measured"):
         return swaps
-    rewrite = _plan_rewrite(name, module, uses)
-    more = any(record.form != "linear" for _, record in rewrite)
+    rewrite = _plan_rewrite(name, module, model.uses, when)
+    more = any(record.fused and record.form != "linear" for _, record in rewrite)
     return rewrite if rewrite and (more or not done) else swaps
 
 
-def _plan_rewrite(
-    name: str, module: torch.nn.Module, uses: Counter[int]
-) -> list[tuple[Site | rewriting.Rewrite | None, Record]]:
+def _plan_rewrite(name: str, module: torch.nn.Module, uses: Counter[int], when: str) -> _Plan:
     """The sites of a new forward; the first one carries it."""
 
     def layer(child: str) -> Any:
@@ -213,19 +231,37 @@ def _plan_rewrite(
 
     if not any(rewriting.kind(part) for part in module.children()):
         return []
+    words: list[rewriting.Words] = []
     try:
         _check_hooks("it", module)
-        made = rewriting.plan(graphs(module), module, layer)
-    except Left:
-        return []
-    if made is None:
-        return []
-    rewrite, words = made
+        check_arguments(module)
+        names = reading.names(module) & {function.__name__ for function in ACTIVATIONS}
+        words = [rewriting.Words("linear", word, ()) for word in sorted(names)]  # as far as the forward is understood
+        casts = reading.casts(module)
+        words = []
+        made = rewriting.plan(graphs(module), module, layer, casts)
+        if made is None:
+            return []
+        rewrite, words = made
+        _check_whole(module, when)
+    except Left as left:
+        return [(None, Record(name, word.form, word.spelled, False, str(left))) for word in words]
     records = [Record(name, word.form, word.spelled, True, " + ".join(word.names)) for word in words]
     return [(rewrite, record) for record in records]
 
 
-def _plan_swaps(name: str, module: torch.nn.Module, uses: Counter[int]) -> list[tuple[Site | None, Record]]:
+def _check_whole(module: torch.nn.Module, when: str) -> None:
+    """Leave a module with a cast that no trace shows, and one that may not run to be measured: its parts may count."""
+    if len({parameter.dtype for parameter in module.parameters()}) > 1:
+        raise Left("its parameters have several dtypes")
+    for name, part in module.named_modules():
+        if part is module or type(part).__module__.startswith("torch.nn.") or when != "measured":
+            continue
+        if not rewriting.kind(part) and of_module(part) is None:
+            raise Left(f"{name} is a {_kind(part)}, which may not run to be measured")
+
+
+def _plan_swaps(name: str, module: torch.nn.Module, model: _Model) -> _Plan:
     """The sites of one module that need no new forward, or one for a gate, with what would become of them."""
     acts = {child: act for child, part in module.named_children() if (act := of_module(part))}
     if not acts or not any(_looks_linear(part) for part in module.children()):
@@ -239,11 +275,11 @@ def _plan_swaps(name: str, module: torch.nn.Module, uses: Counter[int]) -> list[
     sites = sorted(found, key=lambda site: list(acts).index(site.act))
     if not sites:
         return [(None, Record(name, "linear", words, False, "no linear goes to the activation alone"))]
-    planned: list[tuple[Site | None, Record]] = []
+    planned: _Plan = []
     for site in sites:
         spelled = _spell(site.activation)
         try:
-            _check_site(module, site, uses)
+            _check_site(module, site, model)
         except Left as left:
             planned.append((None, Record(name, site.form, spelled, False, str(left))))
         else:
@@ -251,15 +287,23 @@ def _plan_swaps(name: str, module: torch.nn.Module, uses: Counter[int]) -> list[
     return planned
 
 
-def _check_site(module: torch.nn.Module, site: Site, uses: Counter[int]) -> None:
+def _check_site(module: torch.nn.Module, site: Site, model: _Model) -> None:
     act = module.get_submodule(site.act)
     if site.form == "gate/up":
         if site.activation.name not in _GATED_BY:
             raise Left(f"there is no gated form of {site.activation.name}")
         for linear in site.linears[:2]:
-            _check_linear(linear, module.get_submodule(linear), uses)
+            _check_linear(linear, module.get_submodule(linear), model.uses)
+        if reading.casts(module):
+            raise Left("its forward casts")
     else:
-        _check_linear(site.linears[0], module.get_submodule(site.linears[0]), uses)
+        (layer,) = site.linears
+        _check_linear(layer, module.get_submodule(layer), model.uses)
+        if "." in layer:
+            raise Left(f"{layer} is a part of a child")
+        reading.check_pair(module, layer, site.act)
+        for owner, name in model.owners[id(module)]:
+            reading.check_owner(owner, name, module, layer, site.act)
     _check_hooks(site.act, act)
     if sum(part is act for part in module._modules.values()) > 1:
         raise Left(f"{site.act} has another name in the module, too")
@@ -283,9 +327,11 @@ def record_compiled(records: list[Record]) -> None:
 def patch(model: torch.nn.Module, when: str = "measured") -> Report:
     """Let linear layers of a model and the activations behind them run as one call each; what was done and why not.
 
-    The modules stay the same objects, with the same parameters and state_dict; gradients are recorded as before.
+    Layers stay the same objects, with the same parameters and state_dict, and gradients are recorded as before. In the
+    place of an activation that its layer computes is a torch.nn.Identity, and the layer gives the activated result to
+    whoever calls it: a slice of a Sequential, a global hook. A hook of either gives both their own forms back.
     LoRA-wrapped, quantised and sharded layers, and modules with hooks, are left alone. A model that is patched already
-    is unpatched first. An exception leaves the model as it was.
+    is unpatched first. An exception leaves the model as it was. No other thread may call a compiled model meanwhile.
 
     when: "measured": a site runs what was faster when both forms were timed, once a power of two of its rows, for
     50 ms or two calls of each; the tune store keeps it, report() says it. "always": nothing is timed. "never": the
@@ -299,8 +345,8 @@ def patch(model: torch.nn.Module, when: str = "measured") -> Report:
     if when not in WHEN:
         raise ValueError(f"when is {when!r}; it must be one of {', '.join(map(repr, WHEN))}")
     unpatch(model)
-    uses = Counter(id(part) for _, part in model.named_modules(remove_duplicate=False))
-    planned = [(part, *plan) for name, part in model.named_modules() for plan in _plan(name, part, uses, when)]
+    around = _Model(model)
+    planned = [(part, *plan) for name, part in model.named_modules() for plan in _plan(name, part, around, when)]
     made = Report()
     try:
         for module, site, record in planned:
@@ -319,11 +365,13 @@ def patch(model: torch.nn.Module, when: str = "measured") -> Report:
 
 def unpatch(model: torch.nn.Module) -> None:
     """Undo patch(model), also in a copy of a patched model; nothing happens to a model that is not patched."""
-    vars(model).pop(_REPORT, None)
     for module in list(model.modules()):
+        vars(module).pop(_REPORT, None)
         rewriting.undo(module)
-        for site, act, _ in reversed(vars(module).pop(_SITES, [])):
-            _restore(module, site, act)
+        sites = vars(module).pop(_SITES, [])
+        fused = [entry for entry in reversed(sites) if not _restore(module, entry[0], entry[1], entry[3])]
+        if fused:
+            vars(module)[_SITES] = fused[::-1]
 
 
 def _measured(record: Record, choice: Choice | None) -> list[Record]:
@@ -347,13 +395,25 @@ def _measured(record: Record, choice: Choice | None) -> list[Record]:
 def _report(model: torch.nn.Module) -> Report:
     """What patch() did, with what was measured since."""
     made = Report()
-    choices = {
-        name: iter([choice for _, _, choice in vars(part).get(_SITES, ())]) for name, part in model.named_modules()
-    }
+    sites = {name: (part, iter(vars(part).get(_SITES, ()))) for name, part in model.named_modules()}
     for record in vars(model).get(_REPORT, ()):
-        choice = next(choices.get(record.site, iter(())), None) if record.fused else None
-        made += _measured(record, choice)
+        if record.fused:
+            module, entries = sites.get(record.site, (None, iter(())))
+            site, _, choice, layer = next(entries, (None, None, None, None))
+            if module is None or not _is_fused(module, site, layer):
+                made.append(replace(record, fused=False, why=f"left: undone since, {record.why}"))
+                continue
+            made += _measured(record, choice)
+        else:
+            made.append(record)
     return made
+
+
+def _is_fused(module: Any, site: Site | None, layer: Any) -> bool:
+    """Is it as patch() made it? A pickle has lost new forwards, and hooks undo a site."""
+    if site is not None and site.form == "linear":
+        return isinstance(layer, FusedLinear)
+    return rewriting.is_patched(module)
 
 
 def report(model: torch.nn.Module | None = None) -> Report:
