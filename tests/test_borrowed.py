@@ -6,6 +6,7 @@ a pointer kept too long ends the process.
 
 import gc
 
+import numpy as np
 import pytest
 
 import matmul_fused as mf
