@@ -1,5 +1,7 @@
 """What patch reads in the source of a class: its layers where no trace can be made, and what a trace does not show."""
 
+import functools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -219,6 +221,35 @@ class ByAttribute(Gated):
 
 
 FORWARDS = [Buffer, Autocast, NoGrad, Decorated, Scaled, Limited, Logs, Seeds, Writes, Kinds, Helper]
+
+
+class InPlace(Two):
+    """What the first layer is called with changes before its activation is computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        z = self.fc1(x)
+        y = self.relu(x)
+        return self.fc2(F.gelu(z)) + y
+
+
+class Partial(Two):
+    forward = functools.partial(Two.__call__, 0)  # none of these has a source
+
+
+def test_a_forward_that_is_no_function():
+    made = Partial()
+    (record,) = patch(made)
+    assert (record.fused, record.why) == (False, "its forward is a partial")
+
+
+def test_a_layer_is_not_moved_over_a_module_that_writes():
+    made, plain = InPlace(), InPlace()
+    assert patch(made)[0].form == "linear"
+    close(made(X.clone()), plain(X.clone()))
 
 
 @pytest.mark.parametrize("kind", FORWARDS)

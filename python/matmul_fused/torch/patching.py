@@ -255,9 +255,7 @@ def _check_whole(module: torch.nn.Module, when: str) -> None:
     if len({parameter.dtype for parameter in module.parameters()}) > 1:
         raise Left("its parameters have several dtypes")
     for name, part in module.named_modules():
-        if part is module or type(part).__module__.startswith("torch.nn.") or when != "measured":
-            continue
-        if not rewriting.kind(part) and of_module(part) is None:
+        if when == "measured" and part is not module and not rewriting.is_known(part):
             raise Left(f"{name} is a {_kind(part)}, which may not run to be measured")
 
 

@@ -32,9 +32,16 @@ class Left(Exception):  # noqa: N818  # no error
 # --- a layer and its activation ---
 
 
+def _forward(module: Any) -> Any:
+    forward = inspect.unwrap(type(module).forward)
+    if not isinstance(forward, types.FunctionType):
+        raise Left(f"its forward is a {type(forward).__qualname__}")
+    return forward
+
+
 def pairs(module: Any) -> list[tuple[str, str]]:
     """(layer, activation): children that the module's forward uses nowhere but in activation(layer(x))."""
-    forward = inspect.unwrap(type(module).forward)
+    forward = _forward(module)
     elsewhere = set().union(*(_names(method.__code__) for method in _methods(type(module), forward)))
     return [pair for pair in _pairs(forward) if not set(pair) & elsewhere]
 
@@ -57,7 +64,7 @@ def _pairs(method: Any) -> list[tuple[str, str]]:
 def check_pair(module: Any, layer: str, act: str) -> None:
     """Leave a pair, found in a trace, that a method uses otherwise, or the forward after a change of an attribute."""
     kind = type(module)
-    forward = inspect.unwrap(kind.forward)
+    forward = _forward(module)
     for method in _methods(kind, forward):
         if {layer, act} & _names(method.__code__) and (layer, act) not in _pairs(method):
             raise Left(f"{layer} or {act} is used in {method.__name__}, too")
@@ -191,7 +198,7 @@ _STORES = {"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_GLOBAL", "DELETE_GLOBAL"}
 
 def check_trace(module: Any) -> None:
     """Leave a forward that a trace of it may write in, to a buffer or a list."""
-    forward = inspect.unwrap(type(module).forward)
+    forward = _forward(module)
     used = _names(forward.__code__)
     helpers = [method for method in _methods(type(module), forward) if method.__name__ in used]
     for method in (forward, *helpers):
@@ -222,7 +229,7 @@ _CASTS = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "dtype
 
 def names(module: Any) -> set[str]:
     """What the forward of a module names."""
-    return _names(inspect.unwrap(type(module).forward).__code__)
+    return _names(_forward(module).__code__)
 
 
 def casts(module: Any) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from torch import fx
 from matmul_fused import _core
 
 from . import functional
-from .activations import Activation
+from .activations import Activation, of_module
 from .choice import Choice, MeasuredLinear
 from .match import Matcher, Site
 from .modules import FusedLinear, GateLinear, Packed, eager
@@ -39,6 +39,11 @@ def kind(layer: Any) -> str | None:
     if type(layer) is torch.nn.Linear:
         return "linear"
     return _KINDS.get(f"{type(layer).__module__}.{type(layer).__qualname__}")
+
+
+def is_known(part: Any) -> bool:
+    """Is it of torch, a layer, or an activation? Others may count their calls, or write to their argument."""
+    return type(part).__module__.startswith("torch.nn.") or bool(kind(part) or of_module(part))
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,12 @@ def plan(
     graphs: list[fx.Graph], module: Any, layer: Callable[[str], Any], casts: list[tuple[str, str]]
 ) -> tuple[Rewrite, list[Words]] | None:
     """The new forward, of the graphs of the old one in training and in eval mode; None if there is no site in both."""
-    found = [Matcher(graph, layer).sites() for graph in graphs]
+
+    def writes(name: str) -> bool:
+        parts = module.get_submodule(name).modules()
+        return any(getattr(part, "inplace", False) or not is_known(part) for part in parts)
+
+    found = [Matcher(graph, layer, writes).sites() for graph in graphs]
     words = [[_words(site) for site in sites] for sites in found]
     if not words[0] or words[0] != words[1]:
         return None
