@@ -24,7 +24,7 @@ class Two(nn.Module):
         torch.manual_seed(0)
         self.fc1, self.act, self.fc2 = nn.Linear(8, 12), nn.GELU(), nn.Linear(12, 8)
         self.register_buffer("calls", torch.zeros(()))
-        self.scale, self.log, self.child = 1.0, [], Child()
+        self.scale, self.branch, self.log, self.child = 1.0, True, [], Child()
 
 
 class Child(nn.Module):

@@ -237,9 +237,9 @@ def _plan_rewrite(name: str, module: torch.nn.Module, uses: Counter[int], when: 
         check_arguments(module)
         names = reading.names(module) & {function.__name__ for function in ACTIVATIONS}
         words = [rewriting.Words("linear", word, ()) for word in sorted(names)]  # as far as the forward is understood
-        casts = reading.casts(module)
+        read = reading.reads(module)
         words = []
-        made = rewriting.plan(graphs(module), module, layer, casts)
+        made = rewriting.plan(graphs(module), module, layer, read)
         if made is None:
             return []
         rewrite, words = made
@@ -292,8 +292,8 @@ def _check_site(module: torch.nn.Module, site: Site, model: _Model) -> None:
             raise Left(f"there is no gated form of {site.activation.name}")
         for linear in site.linears[:2]:
             _check_linear(linear, module.get_submodule(linear), model.uses)
-        if reading.casts(module):
-            raise Left("its forward casts")
+        if reading.reads(module) != reading.Reads():
+            raise Left("its forward casts, or depends on an attribute")
     else:
         (layer,) = site.linears
         _check_linear(layer, module.get_submodule(layer), model.uses)

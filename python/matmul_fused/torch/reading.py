@@ -18,6 +18,7 @@ import textwrap
 import types
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -232,15 +233,25 @@ def names(module: Any) -> set[str]:
     return _names(_forward(module).__code__)
 
 
-def casts(module: Any) -> list[tuple[str, str]]:
-    """(child, parameter) that the forward casts to, as T5 does: no cast where all have one dtype.
+@dataclass(frozen=True)
+class Reads:
+    """What a forward reads besides its argument: it stays what a trace has of it as long as this does."""
 
-    A forward is understood, and may be replaced by what a trace has of it, if its source is nothing but calls of
-    children and of torch's functions on its tensors. All else may write, or depend on what is no tensor: left.
+    casts: tuple[tuple[str, str], ...] = ()
+    """(child, parameter) to whose dtype it casts, as T5 does: no cast where all have one dtype."""
+    values: tuple[tuple[str, Any], ...] = ()
+    """Attributes that are numbers or words."""
+
+
+def reads(module: Any) -> Reads:
+    """What the forward of a module reads, if it is understood, and so may be replaced by what a trace has of it.
+
+    Its source is nothing but calls of children and of torch's functions on its tensors. All else may write, or depend
+    on what is no tensor: left.
     """
     method = type(module).forward
     if method is _Sequential.forward:
-        return []
+        return Reads()
     function = _function(method)
     if function is None or not _is_source(function, method):
         raise Left("its forward has no source")
@@ -251,7 +262,7 @@ def casts(module: Any) -> list[tuple[str, str]]:
     reader.visit(cast.visit(body))
     if cast.found and _CASTS & reader.attributes:
         raise Left("its forward casts in several ways")
-    return cast.found
+    return Reads(tuple(cast.found), tuple(reader.values.items()))
 
 
 def _is_text(node: Any) -> bool:
@@ -263,7 +274,9 @@ def _is_source(function: ast.FunctionDef, method: Any) -> bool:
     if not isinstance(method, types.FunctionType) or function.decorator_list or method.__code__.co_freevars:
         return False
     made = compile(ast.Module([function], []), "<source>", "exec", dont_inherit=True)
-    code = next(value for value in made.co_consts if isinstance(value, types.CodeType) and value.co_name == "forward")
+    code = next(
+        value for value in made.co_consts if isinstance(value, types.CodeType) and value.co_name == function.name
+    )
     parts = ("co_names", "co_varnames", "co_consts")  # instructions depend on the imports of a file
     return all(getattr(code, part) == getattr(method.__code__, part) for part in parts)
 
@@ -312,6 +325,7 @@ class _Reader(ast.NodeVisitor):
     def __init__(self, module: Any, me: str, names: dict[str, Any], own: set[str]) -> None:
         self.module, self.me, self.names, self.own = module, me, names, own
         self.attributes: set[str] = set()
+        self.values: dict[str, Any] = {}
 
     def visit(self, node: Any) -> None:
         if not isinstance(node, (ast.Module, *_KNOWN)) or isinstance(node, (ast.Is, ast.IsNot)):
@@ -350,8 +364,12 @@ class _Reader(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute) -> None:
         name = _child(node, self.me)
         if name is not None:
-            if name != "training" and self.module._parameters.get(name) is None:
+            value = vars(self.module).get(name)
+            if name == "training" or self.module._parameters.get(name) is not None:
+                return
+            if not isinstance(value, (bool, int, float, str)):
                 raise Left(f"its forward depends on {name}")
+            self.values[name] = value
             return
         if self._found(node) is not None:
             self._read(node)

@@ -22,6 +22,7 @@ from .activations import Activation, of_module
 from .choice import Choice, MeasuredLinear
 from .match import Matcher, Site
 from .modules import FusedLinear, GateLinear, Packed, eager
+from .reading import Reads
 
 _MARK = "_rewritten_by_matmul_fused"
 _PACKED = "_packed_by_matmul_fused"
@@ -56,8 +57,7 @@ class Rewrite:
     """Names and classes."""
     acts: tuple[str, ...]
     """Activations that are modules."""
-    casts: tuple[tuple[str, str], ...]
-    """(child, parameter) whose dtype has to be that of the layers, see reading.casts."""
+    reads: Reads
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Words:
 
 
 def plan(
-    graphs: list[fx.Graph], module: Any, layer: Callable[[str], Any], casts: list[tuple[str, str]]
+    graphs: list[fx.Graph], module: Any, layer: Callable[[str], Any], reads: Reads
 ) -> tuple[Rewrite, list[Words]] | None:
     """The new forward, of the graphs of the old one in training and in eval mode; None if there is no site in both."""
 
@@ -89,7 +89,7 @@ def plan(
         for site in sites:
             _replace(graph, site, fused)
     layers = tuple((name, type(module.get_submodule(name))) for name in names)
-    return Rewrite(_code(graphs[0]), _code(graphs[1]), layers, tuple(acts), tuple(casts)), words[0]
+    return Rewrite(_code(graphs[0]), _code(graphs[1]), layers, tuple(acts), reads), words[0]
 
 
 def _called(site: Site) -> list[str]:
@@ -208,7 +208,7 @@ def apply(module: Any, rewrite: Rewrite, choice: Choice | None) -> None:
 
     # By name, since a copy of the module has its own layers, and another one may take a layer's place.
     names, kinds = zip(*rewrite.layers, strict=True)
-    casts = rewrite.casts
+    casts, values = rewrite.reads.casts, rewrite.reads.values
     paths, act_paths = ([name.split(".") for name in part] for part in (names, rewrite.acts))
 
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -224,7 +224,7 @@ def apply(module: Any, rewrite: Rewrite, choice: Choice | None) -> None:
             return old(self, *arguments, **keywords)
         if not all(_child(self, path) is act for path, act in zip(act_paths, acts, strict=True)):
             return old(self, *arguments, **keywords)
-        if has_hooks(*layers, *acts) or not _same_dtype(self, layers[0], casts):
+        if has_hooks(*layers, *acts) or not _reads_the_same(self, layers[0], casts, values):
             return old(self, *arguments, **keywords)
         new = rewrite.train if self.training else rewrite.evaluated
         busy = choice is not None and any(_busy(part, self.training) for part in self.children())
@@ -244,10 +244,17 @@ def apply(module: Any, rewrite: Rewrite, choice: Choice | None) -> None:
     put_over(module, forward)
 
 
-def _same_dtype(module: Any, layer: Any, casts: tuple[tuple[str, str], ...]) -> bool:
-    dtype = layer.weight.dtype if casts else None
-    parts = (getattr(module._modules.get(child), parameter, None) for child, parameter in casts)
-    return all(getattr(part, "dtype", None) is dtype for part in parts)
+def _reads_the_same(module: Any, layer: Any, casts: tuple[Any, ...], values: tuple[Any, ...]) -> bool:
+    """As reading.Reads has it."""
+    for child, parameter in casts:
+        part = getattr(module._modules.get(child), parameter, None)
+        if getattr(part, "dtype", None) != layer.weight.dtype:
+            return False
+    for name, value in values:
+        now = vars(module).get(name)
+        if type(now) is not type(value) or now != value:
+            return False
+    return True
 
 
 def _takes_new(choice: Choice, module: Any, x: Any, layers: list[Any], forms: tuple[Any, Any]) -> bool:

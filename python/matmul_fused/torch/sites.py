@@ -150,7 +150,7 @@ def _sites_in(graph: Any, acts: dict[str, Activation]) -> set[Site]:
 def sites_of(module: Any, acts: dict[str, Activation]) -> set[Site]:
     """The sites of a module with these activations: in its traces or, if it cannot be traced, in its source.
 
-    What they are changed for is not yet checked: see reading.check_pair, and reading.casts for gate/up.
+    What they are changed for is not yet checked: see reading.check_pair, and reading.reads for gate/up.
     """
     try:
         train, evaluated = (_sites_in(graph, acts) for graph in graphs(module))
