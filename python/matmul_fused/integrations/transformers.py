@@ -22,7 +22,8 @@ import torch
 
 from matmul_fused.torch import linear
 from matmul_fused.torch.activations import of_module
-from matmul_fused.torch.patching import _GATED_BY, _as_checked, _check_hooks, _check_linear
+from matmul_fused.torch.match import GATED_BY
+from matmul_fused.torch.patching import _as_checked, _check_hooks, _check_linear
 from matmul_fused.torch.sites import Left
 
 _DEVICES = ("cpu", "cuda", "rocm")
@@ -47,7 +48,7 @@ class GatedMLP(torch.nn.Module):  # type: ignore[misc]
         if not _as_checked(gate) or not _as_checked(up):
             return type(self).forward(self, x)
         bias = None if gate.bias is None else (gate.bias, up.bias)
-        return self.down_proj(linear(x, (gate.weight, up.weight), bias, _GATED_BY[_spelled(self.act_fn)]))  # type: ignore[index]
+        return self.down_proj(linear(x, (gate.weight, up.weight), bias, GATED_BY[_spelled(self.act_fn)]))  # type: ignore[index]
 
 
 class PackedMLP(torch.nn.Module):  # type: ignore[misc]
@@ -59,7 +60,7 @@ class PackedMLP(torch.nn.Module):  # type: ignore[misc]
         packed = self.gate_up_proj
         if not _as_checked(packed):
             return type(self).forward(self, hidden_states)
-        activation = _GATED_BY[_spelled(self.activation_fn)]  # type: ignore[index]
+        activation = GATED_BY[_spelled(self.activation_fn)]  # type: ignore[index]
         return self.down_proj(linear(hidden_states, packed.weight, packed.bias, activation, gate_layout="halves"))
 
 
@@ -106,7 +107,7 @@ def _fits(module: Any) -> bool:
     except Left:
         return False
     same = len({part.bias is None for part in linears}) == 1
-    return same and _spelled(getattr(module, act)) in _GATED_BY
+    return same and _spelled(getattr(module, act)) in GATED_BY
 
 
 class Repository:

@@ -23,7 +23,7 @@ from matmul_fused.report import engineering
 from . import measure, op, whole
 from .activations import keeps
 from .match import Left, Linear, Matcher, Site
-from .patching import WHEN, record_compiled
+from .patching import check_when, record_compiled
 from .records import Record
 
 
@@ -33,8 +33,7 @@ def _options(options: dict[str, Any] | None, mode: str | None) -> tuple[str, boo
     when = rest.pop("when", "measured")
     all_of_it = rest.pop("whole", True)
     inner = rest.pop("inner", "inductor")
-    if when not in WHEN:
-        raise ValueError(f"when is {when!r}; it must be one of {', '.join(map(repr, WHEN))}")
+    check_when(when)
     if mode not in (None, "default"):
         from torch._inductor import list_mode_options
 

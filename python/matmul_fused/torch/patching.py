@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from . import reading, rewriting
-from .activations import Activation, of_module
+from .activations import of_module
 from .choice import Choice, measured_gate
+from .match import GATED_BY, spell
 from .modules import FusedLinear, GateLinear, Packed, gate_times_up
 from .operators import ACTIVATIONS
 from .reading import Left
@@ -25,6 +26,11 @@ from .records import Record, Report
 from .sites import Site, check_arguments, graphs, sites_of
 
 WHEN = ("measured", "always", "never")
+
+
+def check_when(when: str) -> None:
+    if when not in WHEN:
+        raise ValueError(f"when is {when!r}; it must be one of {', '.join(map(repr, WHEN))}")
 
 
 # --- the sites of a module ---
@@ -76,9 +82,6 @@ _SITES = "_sites_of_matmul_fused"
 _REPORT = "_report_of_matmul_fused"
 _PACKED = "_packed_by_matmul_fused"
 
-# Activations of a gate that have a gated form.
-_GATED_BY = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu", "sigmoid": "glu"}
-
 
 def _as_checked(linear: Any) -> bool:
     """Is it still what patch saw? LoRA may have been added since, or a hook."""
@@ -105,7 +108,7 @@ def _is_sharded(linear: Any) -> bool:
 
 def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
     (gate_name, up_name, down_name), act_name = site.linears, site.act
-    activation = _GATED_BY[site.activation.name]
+    activation = GATED_BY[site.activation.name]
     (name,) = inspect.signature(module.forward).parameters
 
     def forward(self: Any, x: Any = None, /, **keywords: Any) -> Any:
@@ -164,7 +167,7 @@ def _fuse(module: Any, site: Site | rewriting.Rewrite, spelled: str, when: str) 
         _fuse_rewrite(module, site, spelled, when)
         return
     act = module.get_submodule(site.act)
-    choice = Choice(site.form, _spell(site.activation), act) if when == "measured" else None
+    choice = Choice(site.form, spell(site.activation), act) if when == "measured" else None
     layer = module.get_submodule(site.linears[0])
     vars(module).setdefault(_SITES, []).append((site, act, choice, layer))
     (_fuse_gate if site.form == "gate/up" else _fuse_linear)(module, site, choice)
@@ -183,10 +186,6 @@ def _restore(module: Any, site: Site | None, act: Any, layer: Any) -> bool:
     else:
         return False
     return True
-
-
-def _spell(activation: Activation) -> str:
-    return ", ".join((activation.name, *(f"{value:g}" for value in activation.parameters)))
 
 
 class _Model:
@@ -264,7 +263,7 @@ def _plan_swaps(name: str, module: torch.nn.Module, model: _Model) -> _Plan:
     acts = {child: act for child, part in module.named_children() if (act := of_module(part))}
     if not acts or not any(_looks_linear(part) for part in module.children()):
         return []
-    words = "; ".join(_spell(activation) for activation in acts.values())
+    words = "; ".join(spell(activation) for activation in acts.values())
     try:
         _check_hooks("it", module)
         found = sites_of(module, acts)
@@ -275,7 +274,7 @@ def _plan_swaps(name: str, module: torch.nn.Module, model: _Model) -> _Plan:
         return [(None, Record(name, "linear", words, False, "no linear goes to the activation alone"))]
     planned: _Plan = []
     for site in sites:
-        spelled = _spell(site.activation)
+        spelled = spell(site.activation)
         try:
             _check_site(module, site, model)
         except Left as left:
@@ -288,7 +287,7 @@ def _plan_swaps(name: str, module: torch.nn.Module, model: _Model) -> _Plan:
 def _check_site(module: torch.nn.Module, site: Site, model: _Model) -> None:
     act = module.get_submodule(site.act)
     if site.form == "gate/up":
-        if site.activation.name not in _GATED_BY:
+        if site.activation.name not in GATED_BY:
             raise Left(f"there is no gated form of {site.activation.name}")
         for linear in site.linears[:2]:
             _check_linear(linear, module.get_submodule(linear), model.uses)
@@ -340,8 +339,7 @@ def patch(model: torch.nn.Module, when: str = "measured") -> Report:
     _compiled.clear()
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is a {_kind(model)}; it must be a torch.nn.Module")
-    if when not in WHEN:
-        raise ValueError(f"when is {when!r}; it must be one of {', '.join(map(repr, WHEN))}")
+    check_when(when)
     unpatch(model)
     around = _Model(model)
     planned = [(part, *plan) for name, part in model.named_modules() for plan in _plan(name, part, around, when)]

@@ -18,6 +18,7 @@ from torch import fx
 
 from . import reading
 from .activations import Activation
+from .match import only
 from .reading import Left
 
 __all__ = ["Left", "Site", "check_arguments", "graphs", "sites_of"]
@@ -110,18 +111,12 @@ def _children_used_once(graph: Any) -> dict[str, Any]:
     }
 
 
-def _only(values: Any) -> Any:
-    """The one value there is, or None."""
-    (value,) = list(values) if len(values) == 1 else (None,)
-    return value
-
-
 def _gate(graph: Any, act: Any, nodes: dict[str, Any]) -> tuple[str, ...] | None:
     """(gate, up, down) if the whole graph is down(act(gate(x)) * up(x))."""
-    gate, product = act.args[0], _only(act.users)
+    gate, product = act.args[0], only(act.users)
     if product is None or product.target is not operator.mul or product.kwargs:
         return None
-    up, down = _only([other for other in product.args if other is not act]), _only(product.users)
+    up, down = only([other for other in product.args if other is not act]), only(product.users)
     if any(node not in nodes.values() for node in (up, down)) or len(up.users) != 1:
         return None
     if gate.args != up.args or gate.args[0].op != "placeholder":
