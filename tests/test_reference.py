@@ -441,3 +441,12 @@ def test_a_jump_times_infinity(got):
         )
         found = expected.nearest(np.array([got]), "float32")
     assert np.isnan(found.value) if np.isnan(got) else found.free
+
+
+@pytest.mark.parametrize(("radius", "open_end"), [(0.5, False), (2000.0, True)])
+def test_an_infinity_of_a_finite_z(radius, open_end):
+    """e^z where e^(z - radius) is an infinity, too, and where it is a number: then no result is wrong."""
+    z = Ball(np.array([1000.0]), np.array([radius]), np.array([radius]))
+    with np.errstate(all="ignore"):
+        ball = Step("float32", None, allow_tf32=False).apply(ACTIVATIONS["exp"], z, ())
+    assert bool(ball.free is not None and ball.free.all()) is open_end

@@ -179,6 +179,10 @@ class Step:
         if exact.any():
             radius, spread = np.where(exact, 0, radius), np.where(exact, 0, spread)
         ball = Ball(value, radius, np.maximum(spread, 2 * self.unit * np.abs(value)) + tiny, z.free)
+        burst = np.isinf(value) & ~exact  # e^z, whose interval need not end there
+        for end in (z.value - z.radius, z.value + z.radius) if burst.any() else ():
+            there = overflow_as(row.f(end, *parameters), self.accumulator)
+            ball.release(burst & (there != overflow_as(value, self.accumulator)))
         if z.huge is not None:
             limit = row.f(np.where(z.huge, np.copysign(np.inf, z.value), z.value), *parameters)
             same = overflow_as(limit, self.accumulator) == overflow_as(value, self.accumulator)
