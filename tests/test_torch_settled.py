@@ -98,6 +98,24 @@ def test_gradients_and_autocast_are_asked_about(decided, pair):
     assert len(decided[1]) == 3
 
 
+def test_recorded_calls_settle_too(decided, pair):
+    made, twin = pair
+    kept = [made for part in twin.modules() for made in vars(part).values()]
+    kept += [part for made in kept if isinstance(made, (list, tuple)) for part in made]
+    kept += [part for made in kept if isinstance(made, tuple) for part in made]
+    choice = next(made for made in kept if isinstance(made, Choice))
+    for _ in range(2):
+        made.zero_grad(), twin.zero_grad()
+        for model in (made, twin):
+            model(X).sum().backward()
+        grads = ([part.grad for part in model.parameters()] for model in (made, twin))
+        torch.testing.assert_close(*grads)
+        assert choice.settled(X) is not None
+    assert choice.settled(X.clone().requires_grad_()) is None
+    with torch.no_grad():
+        assert choice.settled(X) is None
+
+
 def traced(model):
     return torch.jit.trace(model, X)(X + 1)
 
@@ -171,8 +189,13 @@ def test_training_and_hooks_that_came_later(decided):
         wanted = Called.forward(made, X)
         seen = []
         made.drop.register_forward_hook(lambda *_: seen.append(1))
-        assert torch.equal(made(X), wanted)
+        torch.testing.assert_close(made(X), wanted)
         assert seen == [1]
+        made.drop.train()
+        torch.manual_seed(1)
+        dropped = made(X)
+        torch.manual_seed(1)
+        torch.testing.assert_close(dropped, Called.forward(made, X))
 
 
 def test_what_was_called_last_compiles_nothing_again(monkeypatch, pair):

@@ -71,24 +71,26 @@ class Choice:
         self.act = act  # the module that was there, which the model no longer has
         self.decisions: dict[Case, measure.Decision] = {}
         self.skipped = ""  # why a call was not measured
-        self._last: tuple[torch.Size, torch.dtype, torch.device, bool] | None = None  # see settled()
+        self._last: tuple[torch.Size, torch.dtype, torch.device, bool, bool, bool] | None = None  # see settled()
         self.ours_in_traces = True  # no shapes are asked for there: ours, unless it lost wherever it was measured
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Choice, (self.form, self.spelled, self.act)
 
     def settled(self, x: Any) -> bool | None:
-        """The decision for x, if the last one was for such an x and no gradients; None: it has to be asked for.
+        """The decision for x, if the last one was for such an x, recorded or not as well; None: it has to be asked for.
 
         What a site costs that is left alone: in a layer of 64 columns the whole question took a tenth of its time.
         """
-        if _tracing() or self._last is None or type(x) is not torch.Tensor or _recording() or _autocasting():
+        if _tracing() or self._last is None or type(x) is not torch.Tensor or _autocasting():
             return None
         if _scripting():  # sizes are tensors there
             return None
-        shape, dtype, device, fused = self._last
+        shape, dtype, device, recording, needs, fused = self._last
         try:
-            if x.shape != shape or x.dtype is not dtype or x.device != device:
+            if x.shape != shape or x.dtype is not dtype or x.device != device or _recording() is not recording:
+                return None
+            if recording and x.requires_grad is not needs:
                 return None
         except RuntimeError:  # a nested tensor has no shape
             return None
@@ -138,8 +140,11 @@ class Choice:
             return False
         if type(x) is not torch.Tensor or not x.numel() or x.device != weights[0].device:
             return False
-        if module.training or (torch.is_grad_enabled() and _recorded(x, *module.parameters())):
+        recorded = _recording() and _recorded(x, *module.parameters())
+        if module.training or recorded:
             self.skipped = "not measured: in training"
+            if recorded:
+                self._settle(x, False)
             return False
 
         def more() -> str:
@@ -164,9 +169,13 @@ class Choice:
             )
             found = self.decisions[case] = measure.decide(key, *pair(), device=x.device, eager=x.device.type == "cpu")
             self.ours_in_traces = any(made.fused for made in self.decisions.values())
-        if type(x) is torch.Tensor and not case.recorded and case.cast is None:
-            self._last = x.shape, x.dtype, x.device, found.fused
+        if case.cast is None:
+            self._settle(x, found.fused)
         return found.fused
+
+    def _settle(self, x: Any, fused: bool) -> None:
+        if type(x) is torch.Tensor and not _autocasting():
+            self._last = x.shape, x.dtype, x.device, _recording(), x.requires_grad, fused
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

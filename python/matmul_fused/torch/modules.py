@@ -193,6 +193,8 @@ class FusedLinear(_DropsPacked, torch.nn.Linear):  # type: ignore[misc]
             packed = self._packed.get(x, weight, gate_layout=self.gate_layout)
             if packed is not None:
                 return _core.matmul_fused(x, packed, bias, self.activation, gate_layout=self.gate_layout)
+        if isinstance(x, torch.fx.Proxy):  # symbolic_trace: a module as torch's own
+            return x.tracer.create_proxy("call_module", x.tracer.path_of_module(self), (x,), {})
         return functional.linear(x, weight, bias, self.activation, gate_layout=self.gate_layout)
 
     def extra_repr(self) -> str:
@@ -203,7 +205,11 @@ class GateLinear(torch.nn.Linear):  # type: ignore[misc]
     """The gate of a fused MLP: a call of it may compute more, between its hooks, by which it may be sharded."""
 
     def forward(self, x: Any, fused: Any = None) -> Any:
-        return super().forward(x) if fused is None else fused(x)
+        if fused is not None:
+            return fused(x)
+        if torch.compiler.is_dynamo_compiling():
+            return super().forward(x)
+        return torch.nn.functional.linear(x, *own(self))
 
 
 class FusedMLP(_DropsPacked):

@@ -20,7 +20,7 @@ from .activations import of_module
 from .choice import Choice, measured_gate
 from .match import GATED_BY, spell
 from .modules import FusedLinear, GateLinear, Packed, gate_times_up
-from .operators import ACTIVATIONS
+from .operators import ACTIVATIONS, DTYPES
 from .reading import Left
 from .records import Record, Report
 from .sites import Site, check_arguments, graphs, sites_of
@@ -48,9 +48,6 @@ def _check_hooks(name: str, module: Any) -> None:
         raise Left(f"{name}: its forward was replaced")
 
 
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-
-
 def _check_linear(name: str, module: Any, uses: Counter[int]) -> None:
     """Leave what is more than a plain nn.Linear: LoRA, quantised and sharded weights, hooks, shared modules."""
     if type(module) is not torch.nn.Linear:
@@ -61,7 +58,7 @@ def _check_linear(name: str, module: Any, uses: Counter[int]) -> None:
 def _check_layer(name: str, module: Any, uses: Counter[int]) -> None:
     if type(module.weight) is not torch.nn.Parameter:
         raise Left(f"the weight of {name} is a {_kind(module.weight)}, not a plain parameter")
-    if module.weight.dtype not in _DTYPES or module.weight.layout != torch.strided:
+    if module.weight.dtype not in DTYPES or module.weight.layout != torch.strided:
         raise Left(f"the weight of {name} is {module.weight.dtype}, {module.weight.layout}")
     _check_hooks(name, module)
     if uses[id(module)] > 1:
@@ -232,10 +229,10 @@ def _plan_rewrite(name: str, module: torch.nn.Module, uses: Counter[int], when: 
         return []
     words: list[rewriting.Words] = []
     try:
+        names = reading.names(module) & {function.__name__ for function in ACTIVATIONS}
+        words = [rewriting.Words("linear", word, ()) for word in sorted(names)]  # what the report has if it is left
         _check_hooks("it", module)
         check_arguments(module)
-        names = reading.names(module) & {function.__name__ for function in ACTIVATIONS}
-        words = [rewriting.Words("linear", word, ()) for word in sorted(names)]  # as far as the forward is understood
         read = reading.reads(module)
         words = []
         made = rewriting.plan(graphs(module), module, layer, read)

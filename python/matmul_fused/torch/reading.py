@@ -14,6 +14,7 @@ import dis
 import functools
 import inspect
 import itertools
+import math
 import textwrap
 import types
 from collections import Counter
@@ -72,17 +73,12 @@ def check_pair(module: Any, layer: str, act: str) -> None:
         if issubclass(kind, _Sequential) and not method.__name__.startswith("_"):
             raise Left(f"{method.__name__} may use {layer} by its number")
     used = _names(forward.__code__)
-    if {layer, act} & used and (layer, act) not in _pairs(forward):
-        numbers = {name for name in used if isinstance(forward.__globals__.get(name, len), (bool, int, float, str))}
-        found = used & (vars(module).keys() - vars(torch.nn.Module()).keys() | _attributes(kind)) | numbers
-        if found:
-            raise Left(f"its forward depends on {min(found)}")
+    branches = any(step.opcode in _JUMPS for step in dis.get_instructions(forward))
+    if branches and {layer, act} & used and (layer, act) not in _pairs(forward):  # a trace has one way alone
+        raise Left("its forward branches, or has a loop")
 
 
-def _attributes(kind: type) -> set[str]:
-    """What a class has besides functions."""
-    bases = [vars(base) for base in kind.__mro__ if base not in _Sequential.__mro__]
-    return {name for base in bases for name, value in base.items() if not callable(value) and name[:2] != "__"}
+_JUMPS = {*dis.hasjrel, *dis.hasjabs}
 
 
 def check_owner(owner: Any, name: str, module: Any, layer: str, act: str) -> None:
@@ -277,8 +273,12 @@ def _is_source(function: ast.FunctionDef, method: Any) -> bool:
     code = next(
         value for value in made.co_consts if isinstance(value, types.CodeType) and value.co_name == function.name
     )
-    parts = ("co_names", "co_varnames", "co_consts")  # instructions depend on the imports of a file
-    return all(getattr(code, part) == getattr(method.__code__, part) for part in parts)
+    # Instructions depend on the imports of a file, and a docstring's spaces on dedent (before Python 3.13).
+    mine, running = (
+        (found.co_names, found.co_varnames, found.co_consts[1:] if _is_text(function.body[0]) else found.co_consts)
+        for found in (code, method.__code__)
+    )
+    return bool(mine == running)
 
 
 class _Cast(ast.NodeTransformer):
@@ -329,7 +329,8 @@ class _Reader(ast.NodeVisitor):
 
     def visit(self, node: Any) -> None:
         if not isinstance(node, (ast.Module, *_KNOWN)) or isinstance(node, (ast.Is, ast.IsNot)):
-            raise Left(f"its forward has what no trace shows: {type(node).__name__}")
+            text = ast.unparse(node).partition("\n")[0] or type(node).__name__
+            raise Left(f"its forward has `{text}`, which is not understood")
         super().visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
@@ -348,13 +349,16 @@ class _Reader(ast.NodeVisitor):
                 self.own.add(part.id)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if any(keyword.arg in ("out", "inplace", None) for keyword in node.keywords):
+        if any(keyword.arg in ("out", None) for keyword in node.keywords):  # match.py sees an `inplace`
             raise Left("its forward writes in place")
         for part in (*node.args, *node.keywords):
             self.visit(part)
         name = _child(node.func, self.me)
         if name is not None:
-            if self.module._modules.get(name) is None:
+            function = vars(self.module).get(name)
+            if self._is_tensors(function):
+                self.values[name] = function
+            elif self.module._modules.get(name) is None:
                 raise Left(f"its forward calls its own {name}")
         elif isinstance(node.func, ast.Attribute) and self._found(node.func) is None:
             self.visit(node.func)
@@ -375,7 +379,7 @@ class _Reader(ast.NodeVisitor):
             self._read(node)
             return
         if not hasattr(torch.Tensor, node.attr) or node.attr.endswith("_"):
-            raise Left(f"its forward has a call that may write: {node.attr}")
+            raise Left(f"its forward reads {ast.unparse(node)}, which is no number or word of its own")
         self.attributes.add(node.attr)
         self.visit(node.value)
 
@@ -387,7 +391,8 @@ class _Reader(ast.NodeVisitor):
 
     def _read(self, node: ast.expr) -> None:
         value = self._found(node)
-        if not isinstance(value, torch.dtype) and not (isinstance(node, ast.Attribute) and isinstance(value, float)):
+        constant = isinstance(node, ast.Attribute) and self._found(node.value) in (math, torch)
+        if not isinstance(value, torch.dtype) and not (constant and isinstance(value, float)):
             raise Left(f"its forward depends on {ast.unparse(node)}")
 
     def _found(self, node: ast.expr) -> Any:
@@ -401,8 +406,9 @@ class _Reader(ast.NodeVisitor):
     def _is_torchs(self, node: ast.expr) -> bool:
         """Is it a function of tensors that writes to none, or of math?"""
         value = self._found(node)
-        if getattr(value, "__module__", None) == "math":
-            return True
+        return getattr(value, "__module__", None) == "math" or self._is_tensors(value)
+
+    def _is_tensors(self, value: Any) -> bool:
         try:
             return value in _overridable() and not value.__name__.endswith("_")
         except TypeError:  # not hashable

@@ -220,15 +220,15 @@ def apply(module: Any, rewrite: Rewrite, choice: Choice | None) -> None:
         if settled is False:
             return old(self, *arguments, **keywords)
         layers = [_child(self, path) for path in paths]
-        if not all(type(layer) is was for layer, was in zip(layers, kinds, strict=True)):
+        if not all(type(layer) is was and _PACKED in vars(layer) for layer, was in zip(layers, kinds, strict=True)):
             return old(self, *arguments, **keywords)
         if not all(_child(self, path) is act for path, act in zip(act_paths, acts, strict=True)):
             return old(self, *arguments, **keywords)
         if has_hooks(*layers, *acts) or not _reads_the_same(self, layers[0], casts, values):
             return old(self, *arguments, **keywords)
         new = rewrite.train if self.training else rewrite.evaluated
-        busy = choice is not None and any(_busy(part, self.training) for part in self.children())
-        if choice is not None and (not settled or self.training or busy):
+        if choice is not None and (not settled or self.training):
+            busy = any(_busy(part, self.training) for part in self.children())
             x = [*arguments, *keywords.values(), None][0]
             if busy or not _takes_new(choice, self, x, layers, (new, old)):
                 if not choice.ours_in_traces:
@@ -281,7 +281,7 @@ def undo(module: Any) -> None:
     """Give a module its own forward back; nothing happens to one that has it."""
     vars(module).pop(_KEPT, None)
     for name in vars(module).pop(_MARK, ()):
-        vars(module.get_submodule(name)).pop(_PACKED, None)
+        vars(_child(module, name.split(".")) or module).pop(_PACKED, None)
         drop_forward(module)
 
 

@@ -75,20 +75,16 @@ def graphs(module: torch.nn.Module) -> list[Any]:
     """The forward of a module as graphs: in training and in eval mode."""
     check_arguments(module)
     reading.check_trace(module)
-    before = dict(vars(module))
-    try:
-        made = []
-        for module.training in (True, False):  # of this module alone
-            made.append(_graph(module))
-            after = vars(module)
-            if after.keys() != before.keys() or any(
-                after[name] is not before[name] for name in before if name != "training"
-            ):
-                raise Left("its forward sets attributes")
-        return made
-    finally:
-        vars(module).clear()
-        vars(module).update(before)
+    made = []
+    for training in (True, False):
+        shadow = object.__new__(type(module))  # other threads may be in the module itself
+        before = {**vars(module), "training": training}
+        vars(shadow).update(before)
+        made.append(_graph(shadow))
+        after = vars(shadow)
+        if after.keys() != before.keys() or any(after[name] is not before[name] for name in before):
+            raise Left("its forward sets attributes")
+    return made
 
 
 @dataclass(frozen=True)
