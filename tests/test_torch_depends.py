@@ -164,3 +164,18 @@ def test_a_symbolic_trace(when):
     patch(made, when)
     assert isinstance(made[0], FusedLinear)
     torch.testing.assert_close(torch.fx.symbolic_trace(made)(X), wanted)
+
+
+class OneByOne(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 12), nn.GELU())
+
+    def forward(self, x):
+        for layer in self.net:
+            x = layer(x)
+        return x
+
+
+def test_a_sequential_that_nobody_calls():
+    assert [record.fused for record in patch(OneByOne().eval(), "always")] == [False]

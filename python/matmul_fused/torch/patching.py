@@ -205,12 +205,12 @@ def _plan(name: str, module: torch.nn.Module, model: _Model, when: str) -> _Plan
     done = any(record.fused for _, record in swaps)
     if any(record.fused and record.form == "gate/up" for _, record in swaps) or (done and when == "measured"):
         return swaps
-    rewrite = _plan_rewrite(name, module, model.uses, when)
+    rewrite = _plan_rewrite(name, module, model, when)
     more = any(record.fused and record.form != "linear" for _, record in rewrite)
     return rewrite if rewrite and (more or not done) else swaps
 
 
-def _plan_rewrite(name: str, module: torch.nn.Module, uses: Counter[int], when: str) -> _Plan:
+def _plan_rewrite(name: str, module: torch.nn.Module, model: _Model, when: str) -> _Plan:
     """The sites of a new forward; the first one carries it."""
 
     def layer(child: str) -> Any:
@@ -220,7 +220,7 @@ def _plan_rewrite(name: str, module: torch.nn.Module, uses: Counter[int], when: 
             found = rewriting.kind(part)
             if found is None:
                 return of_module(part)
-            _check_layer(child, part, uses)
+            _check_layer(child, part, model.uses)
         except Left:
             return None
         return found
@@ -233,6 +233,8 @@ def _plan_rewrite(name: str, module: torch.nn.Module, uses: Counter[int], when: 
         words = [rewriting.Words("linear", word, ()) for word in sorted(names)]  # what the report has if it is left
         _check_hooks("it", module)
         check_arguments(module)
+        for owner, child in model.owners[id(module)]:
+            reading.check_called(owner, child, module)
         read = reading.reads(module)
         words = []
         made = rewriting.plan(graphs(module), module, layer, read)

@@ -106,6 +106,17 @@ def check_owner(owner: Any, name: str, module: Any, layer: str, act: str) -> Non
             raise Left(why)
 
 
+def check_called(owner: Any, name: str, module: Any) -> None:
+    """Leave a Sequential whose layers the forward around it calls one by one: a forward of its own would not run."""
+    function = _function(type(owner).forward) if isinstance(module, _Sequential) else None
+    if function is None:
+        return
+    me = function.args.args[0].arg
+    called = sum(isinstance(node, ast.Call) and _child(node.func, me) == name for node in ast.walk(function))
+    if called != sum(_child(node, me) == name for node in ast.walk(function)):
+        raise Left(f"{type(owner).__name__} calls its layers one by one")
+
+
 @functools.lru_cache(256)
 def _function(method: Any) -> Any:
     """The source of a method, if there is any."""
