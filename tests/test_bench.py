@@ -5,6 +5,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import types
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -399,3 +400,14 @@ def test_explain_beside_the_clock(bench_explain, tmp_path, capsys):
     assert row["predicted"] > 0
     assert row["measured"] > 0
     assert "wanted 90 %" in capsys.readouterr().out
+
+
+def test_what_linear_costs():
+    bench = load("bench_linear", "torch")
+    for recorded, columns in ((False, 3), (True, 2)):
+        size, *words = bench.row((2, 8, 4), recorded, rounds=5, seconds=1e-6).split()
+        assert size == "2x8x4"
+        assert all(float(word) > 0 for word in words[:columns])
+    samples = {"linear": (2.0, 4.0, 9.0), "bare": (1.0, 2.0, 6.0)}
+    found = {name: types.SimpleNamespace(samples=times) for name, times in samples.items()}
+    assert bench.within(found, "bare", lambda ours, theirs: ours - theirs) == (1.0, 2.0, 3.0)
