@@ -64,7 +64,7 @@ def _pairs(method: Any) -> list[tuple[str, str]]:
 
 
 def check_pair(module: Any, layer: str, act: str) -> None:
-    """Leave a pair, found in a trace, that a method uses otherwise, or the forward after a change of an attribute."""
+    """Leave a pair, found in a trace, that a method uses otherwise, or the forward on another way through a branch."""
     kind = type(module)
     forward = _forward(module)
     for method in _methods(kind, forward):
@@ -218,18 +218,8 @@ def check_trace(module: Any) -> None:
 
 _KNOWN = (
     *(ast.Assign, ast.AnnAssign, ast.Return, ast.If, ast.Expr, ast.Pass, ast.Name, ast.Attribute, ast.Call),
-    *(
-        ast.keyword,
-        ast.Constant,
-        ast.BinOp,
-        ast.UnaryOp,
-        ast.BoolOp,
-        ast.Compare,
-        ast.IfExp,
-        ast.Tuple,
-        ast.Subscript,
-        ast.Slice,
-    ),
+    *(ast.keyword, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple),
+    *(ast.Subscript, ast.Slice),
     *(ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
 )
 _CASTS = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "dtype"}
