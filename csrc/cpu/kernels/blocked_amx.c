@@ -19,7 +19,9 @@
 #define MMF_BLOCK_N 1024
 #define MMF_LOCAL_M 160
 #define MMF_BLOCK_N_LOCAL 256
-#define MMF_GROUP_COLUMNS 512
+#define MMF_GROUP_COLUMNS 64
+#define MMF_PIECE 8 /* tiles of k: those of a strip of A stay in the first cache */
+#define MMF_STRIPS_SHARE 2
 #define MMF_SMALL /* code: what is large is not inlined */
 #define MMF_PLAIN_COLUMNS 128
 #include "cpu/kernels/blocked.inc"
