@@ -19,6 +19,7 @@ def _fresh():
     torch._dynamo.utils.counters.clear()
     measure.forget()
     patching._compiled.clear()
+    patching._last = None  # a model that another file has patched, which may still live
 
 
 def new_gelu(x):
