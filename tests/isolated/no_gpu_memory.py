@@ -98,7 +98,7 @@ def main():
         "refused": refused,
     }
     counts = {name: exhausted(name, call) for name, call in calls.items()}
-    # pymalloc has small blocks of its own: of the strings of gpus(), whose lengths are the machine's, only long ones count
+    # pymalloc has small blocks of its own: of the strings of gpus(), whose lengths vary, only long ones count
     gpus = 20 if os.environ["PYTHONMALLOC"] == "malloc" else 1
     wanted = {"call": 2, "copy": 2, "gpus": gpus, "prepack": 2, "unpack": 1}
     assert len(codes) >= 5, len(codes)
