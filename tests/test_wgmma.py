@@ -24,6 +24,8 @@ TURNS = [  # tile, case
     ("pingpong_128x192x64_bf16_nt", Case(25601, 328, 64, dtype="bfloat16", activation="gelu", bias="row")),
     ("pingpong_128x192x64_f16_nt", Case(25700, 456, 136, dtype="float16", bias="row", bias_dtype="float32")),
     ("pingpong_128x192x64_f16_nt", Case(51200, 8, 8, dtype="float16", activation="silu")),
+    ("pingpong_128x128x64_bf16_nt", Case(51201, 328, 72, dtype="bfloat16", activation="gelu", bias="row")),
+    ("pingpong_128x128x64_f16_nt", Case(51200, 136, 456, dtype="float16", activation="relu", alpha=0.5)),
     ("64x128x64_f16_nt", Case(40000, 72, 264, dtype="float16", activation="silu", bias="row")),
     ("16x128x64_bf16_nt", Case(4001, 264, 136, dtype="bfloat16", activation="relu")),
     ("128x256x32_f32_nt", Case(2570, 1036, 100, allow_tf32=True, activation="gelu", bias="row")),
@@ -61,7 +63,11 @@ def compare(torch, got, want):
     torch.testing.assert_close(got.double(), want, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("tile", ["pingpong_128x192x64", "128x256x64", "128x128x64", "64x128x64", "16x128x64"])
+@pytest.mark.parametrize(
+    "tile",
+    [f"pingpong_{tile}" for tile in ("128x192x64", "128x128x64")]
+    + ["128x256x64", "128x128x64", "64x128x64", "16x128x64"],
+)
 @pytest.mark.parametrize("batched", ["both", "a", "b"])
 def test_many_matrices(torch, tile, batched):
     torch.manual_seed(1)

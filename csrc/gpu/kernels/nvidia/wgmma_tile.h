@@ -25,7 +25,7 @@ enum {
     TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
     HALF_N = row::tile_n / 2, /* columns of B that are loaded at once; gated: of a stream */
     HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
-    TAKES_GATES = row::tile_n != 192, /* gemm_wgmma_pingpong has none */
+    TAKES_GATES = row::tile_n != 192, /* a tile of gemm_wgmma_pingpong, which has none */
     BOX_BYTES = 64 * MMF_WGMMA_LINE,  /* 64 rows */
     SUMS = FLAT / 2,                  /* of a thread */
     PITCH = row::tile_n + 4,          /* floats of a line of sums */
