@@ -132,6 +132,41 @@ def test_between_calls_of_torch(monkeypatch, threads, slowed, fused):
         assert (made.ours, made.theirs) == (pytest.approx(1e-5), pytest.approx(2e-5))
 
 
+@pytest.mark.parametrize(("seconds", "fused"), [(1e-5, False), (0.002, True)])
+def test_between_other_operators(monkeypatch, seconds, fused):
+    """In eager code a short form starts with the caches full of others' code; a long one does not notice."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    clock, last = Clock(), ["theirs"]
+
+    def call(name, seconds, cold):
+        def run():
+            clock.now += cold if last[-1] == "others" else seconds
+            last.append(name)
+
+        return run
+
+    monkeypatch.setattr(measure, "_other_operators", lambda: call("others", 1e-4, 1e-4))
+    ours, theirs = call("ours", seconds, 3 * seconds), call("theirs", 2 * seconds, 2 * seconds)
+    made = measure.decide("site", ours, theirs, clock=clock, eager=True)
+    assert made.fused is fused
+    assert (made.ours, made.theirs) == (pytest.approx(seconds * (1 if fused else 3)), pytest.approx(2 * seconds))
+    assert ("others" in last) is not fused
+
+
+def test_other_operators_are_torchs():
+    calls = []
+
+    class Seen(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            calls.append(function)
+            return function(*args, **(kwargs or {}))
+
+    run = measure._other_operators()
+    with Seen():
+        run()
+    assert len(set(calls)) > 8
+
+
 def test_a_site_is_measured_once(kept):
     clock = Clock()
     first = decide(0.001, 0.002, clock=clock)
