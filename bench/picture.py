@@ -48,7 +48,7 @@ def read(text: str, kind: str) -> tuple[list[Row], str]:
         shape, dtype, *rest = row["problem"].split(" ")
         rows.append(Row(" ".join([shape, *rest]), dtype, ratio, low, high, float(row["alternating"].split()[0])))
     commit, date, machine, torch = re.search(
-        r"commit (\w+), ([\d-]+).*?\. (.*?); threads.*?(torch [\d.]+\d)", section
+        r"commit ([\w-]+), ([\d-]+).*?\. (.*?); threads.*?(torch [\d.]+\d)", section
     ).groups()
     return rows, f"{machine}; {torch}; commit {commit}, {date}"
 
