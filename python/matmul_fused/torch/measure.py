@@ -259,13 +259,13 @@ def _other_operators() -> Form:
     """What a layer runs around its linears, on a few elements."""
     x, weight = (torch.ones(rows, 64, device="cpu", dtype=torch.float32) for rows in (4, 64))
 
-    @torch.no_grad()
     def run() -> None:
-        normed = torch.nn.functional.layer_norm(x, (64,))
-        normed = normed * torch.rsqrt(normed.pow(2).mean(-1, keepdim=True) + 1e-6)
-        heads = torch.nn.functional.linear(normed, weight).view(1, 4, 4, 16).transpose(1, 2)
-        turned = torch.cat((-heads[..., 8:], heads[..., :8]), -1) * 0.5 + heads
-        found = torch.nn.functional.scaled_dot_product_attention(turned, heads, heads)
-        torch.add(x, found.transpose(1, 2).reshape(4, 64))
+        with torch.no_grad():
+            normed = torch.nn.functional.layer_norm(x, (64,))
+            normed = normed * torch.rsqrt(normed.pow(2).mean(-1, keepdim=True) + 1e-6)
+            heads = torch.nn.functional.linear(normed, weight).view(1, 4, 4, 16).transpose(1, 2)
+            turned = torch.cat((-heads[..., 8:], heads[..., :8]), -1) * 0.5 + heads
+            found = torch.nn.functional.scaled_dot_product_attention(turned, heads, heads)
+            torch.add(x, found.transpose(1, 2).reshape(4, 64))
 
     return run

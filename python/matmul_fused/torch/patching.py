@@ -113,14 +113,16 @@ def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
             if x is not None or keywords.keys() != {name}:
                 return type(self).forward(self, *(() if x is None else (x,)), **keywords)
             x = keywords[name]
-        own = vars(self)
-        keeper = own.get(_PACKED)
-        if keeper is None:  # unpatched, and this method is called by somebody who has kept it
+        own = self.__dict__
+        if _PACKED not in own:  # unpatched, and this method is called by somebody who has kept it
             return type(self).forward(self, x)
-        _, act, choice, _ = own[_SITES][0]
+        choice = own[_SITES][0][2]
         settled = None if choice is None else choice.settled(x)
-        if settled is False:
-            return type(self).forward(self, x)
+        return type(self).forward(self, x) if settled is False else fused(self, x, settled)
+
+    def fused(self: Any, x: Any, settled: bool | None) -> Any:  # apart: its cells cost a call that is left alone 3 us
+        own = vars(self)
+        keeper, (_, act, choice, _) = own[_PACKED], own[_SITES][0]
         parts = self._modules  # asking the module itself for them takes a microsecond
         gate, up = parts.get(gate_name), parts.get(up_name)
         if parts.get(act_name) is not act or not _as_patched(gate, up, act):
