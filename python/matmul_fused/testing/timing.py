@@ -117,6 +117,14 @@ def measure(
 
 
 def race(
+    arms: Mapping[str, Callable[[int], object]], budget_seconds: float, *, wait: Call = lambda: None
+) -> dict[str, float]:
+    """Seconds of a call of each arm, for a decision rather than a report: medians of what take_turns() gives."""
+    samples = take_turns(arms, budget_seconds, wait=wait)
+    return {name: max(statistics.median(taken), 1e-9) for name, taken in samples.items()}
+
+
+def take_turns(
     arms: Mapping[str, Callable[[int], object]],
     budget_seconds: float,
     *,
@@ -124,9 +132,8 @@ def race(
     sample_seconds: float = 0.0005,
     wait: Call = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
-    middle: Callable[[list[float]], float] = statistics.median,
-) -> dict[str, float]:
-    """Seconds of a call of each arm, for a decision rather than a report: the middle of samples taken by turns.
+) -> dict[str, list[float]]:
+    """Seconds of a call of each arm, round by round.
 
     arms: name -> what makes so many calls. Each makes one that does not count, then one that does; more samples follow
     while they fit into the budget.
@@ -149,7 +156,7 @@ def race(
             break
         for name, run in arms.items():
             samples[name].append(sample(run, calls[name]))
-    return {name: max(middle(taken), 1e-9) for name, taken in samples.items()}
+    return samples
 
 
 def _summary(name: str, own: list[float], first: list[float], calls: int) -> Timing:

@@ -7,6 +7,7 @@ bits within the bound. Nothing is timed inside a trace or a capture of a CUDA gr
 from __future__ import annotations
 
 import os
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from functools import partial
 import torch
 
 from matmul_fused import get_num_threads, store
-from matmul_fused.testing.timing import race
+from matmul_fused.testing.timing import take_turns
 
 BUDGET = 0.05  # seconds for a site
 WORTH = 0.97  # of theirs is what ours has to stay below: a tie is a loss, by noise or by what calls it
@@ -209,7 +210,7 @@ def _wait_for(device: torch.device) -> Callable[[], None]:
 
 def _undisturbed(samples: list[float]) -> float:
     """The first quartile: what else the machine does adds time, in some of the samples."""
-    return sorted(samples)[(len(samples) - 1) // 4]
+    return max(sorted(samples)[(len(samples) - 1) // 4], 1e-9)
 
 
 def _race(
@@ -228,6 +229,7 @@ def _race(
     either form is a part of its time. So each call follows one of theirs, and other operators where theirs is short.
     """
     before: list[Form] = []
+    short = False
     if eager:
         start = clock()
         theirs()
@@ -244,15 +246,19 @@ def _race(
 
     # theirs first: what is wrong with the operands, the form that the user wrote shall say
     arms = {"theirs": repeat(*before, theirs), "ours": repeat(*before, ours)}
-    if before:
+    if short:
         arms["before"] = repeat(*before)
-    times = race(arms, budget, sample_seconds=sample_seconds, wait=wait, clock=clock, middle=_undisturbed)
+    times = take_turns(arms, budget, sample_seconds=sample_seconds, wait=wait, clock=clock)
     if not before:
-        return times["ours"], times["theirs"]
-    own, rest = (times[name] - times["before"] for name in ("theirs", "ours"))
-    if min(own, rest) <= 0:  # noise alone, which is a tie
-        return times["theirs"], times["theirs"]
-    return rest, own
+        return _undisturbed(times["ours"]), _undisturbed(times["theirs"])
+
+    def over(arm: str, other: str) -> float:  # within a round: what disturbs one arm disturbs the next one, too
+        return statistics.median(x - y for x, y in zip(times[arm], times[other], strict=True))
+
+    own = over("theirs", "before") if short else _undisturbed(times["theirs"]) / 2
+    rest = own + over("ours", "theirs")
+    tie = max(own, 1e-9)  # by noise alone
+    return (rest, own) if min(own, rest) > 0 else (tie, tie)
 
 
 def _other_operators() -> Form:
