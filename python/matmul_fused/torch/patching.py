@@ -120,7 +120,7 @@ def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
         settled = None if choice is None else choice.settled(x)
         return type(self).forward(self, x) if settled is False else fused(self, x, settled)
 
-    def fused(self: Any, x: Any, settled: bool | None) -> Any:  # apart: its cells cost a call that is left alone 3 us
+    def fused(self: Any, x: Any, settled: bool | None) -> Any:  # apart: its cells would slow a call that is left alone
         own = vars(self)
         keeper, (_, act, choice, _) = own[_PACKED], own[_SITES][0]
         parts = self._modules  # asking the module itself for them takes a microsecond
