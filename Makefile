@@ -71,13 +71,13 @@ bench-cpu: $(STAMPS)/install $(STAMPS)/test torch ## the CPU beside torch, torch
 results: $(STAMPS)/install ## what `make test` and `make wheel` measured, into bench/RESULTS.md
 	$(BIN)/python bench/results.py
 
-wheel: $(STAMPS)/wheel ## the wheels, into dist/; checked, and tried on every Python found; WHEEL=--ends for less
-	$(BIN)/python tools/wheel_build.py
+wheel: $(if $(DEVICE),$(STAMPS)/install) $(STAMPS)/wheel ## the wheels, into dist/; checked, and tried on every Python found; WHEEL=--ends for less, DEVICE=--installed for the GPU code of the installed package
+	$(BIN)/python tools/wheel_build.py $(DEVICE)
 	$(BIN)/python -m pytest --full tests/test_wheel.py
 	$(BIN)/python tools/wheel_try.py $(WHEEL)
 
-instructions: $(STAMPS)/wheel $(STAMPS)/test ## counted instructions beside bench/instructions.json; COUNT=--write renews it
-	$(BIN)/python tools/wheel_build.py x86_64
+instructions: $(if $(DEVICE),$(STAMPS)/install) $(STAMPS)/wheel $(STAMPS)/test ## counted instructions beside bench/instructions.json; COUNT=--write renews it, DEVICE= as for wheel
+	$(BIN)/python tools/wheel_build.py $(DEVICE) x86_64
 	$(BIN)/python bench/instructions.py $(COUNT)
 	$(BIN)/python -m pytest --full tests/test_instructions.py
 

@@ -1,6 +1,6 @@
-"""Build and check the wheels: `python tools/wheel_build.py [x86_64 | aarch64]` writes dist/*.whl, for one or both.
-
-`python tools/wheel_build.py zig` prints where the compiler is.
+"""Build and check the wheels: `python tools/wheel_build.py [--installed] [x86_64 | aarch64]` writes dist/*.whl, for one
+or both. --installed takes the GPU code of the installed package, which must be of the same sources, instead of
+compiling it again. `python tools/wheel_build.py zig` prints where the compiler is.
 
 zig's clang compiles for both, whatever this machine is (cmake/zig.cmake). auditwheel refuses symbols that are newer
 than manylinux_2_28 and libraries that are not everywhere, abi3audit refuses what is outside the stable ABI of the tag.
@@ -111,8 +111,19 @@ def device_code(wheel, architecture, work=None):
     return sorted({Path(file).parent.name for file in listed})
 
 
-def main(*architectures):
-    device_objects = ""
+def installed_objects(folder):
+    """The GPU code of the installed package, in a new folder: what a wheel has of it, which is no cubins."""
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [sys.executable, "-m", "matmul_fused", "info", "--objects", folder]
+    subprocess.run(command, check=True, cwd=ROOT.anchor, stdout=subprocess.DEVNULL)
+    for cubin in folder.glob("*/*.cubin"):
+        cubin.unlink()
+    return folder
+
+
+def main(*arguments):
+    architectures = [argument for argument in arguments if argument != "--installed"]
+    device_objects = installed_objects(WORK / "objects") if "--installed" in arguments else ""
     for architecture in architectures or ARCHITECTURES:
         wheel = build(architecture, device_objects)
         device_objects = device_objects or WORK / architecture / "device"
