@@ -122,6 +122,7 @@ def fits(tile, case):
     return not (case.gate_layout and takes_no_gate(tile))
 
 
+@functools.cache
 def reads_shuffled(tile, dtype):
     """Does a row of the tile, or of the family, read weights in layout "preshuffle_16x16"?"""
     rows = [row for row in kernels_for(DEVICE) if row.startswith(f"{tile}_") and row.endswith(f"_{SHORT[dtype]}_np")]

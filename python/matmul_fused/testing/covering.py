@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import cache, cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,22 @@ Rule = tuple[str, str, Callable[[Any, Any], bool]]
 Row = dict[str, Any]
 
 
+@cache
+def _members(bits: int) -> tuple[int, ...]:
+    return tuple(u for u in range(bits.bit_length()) if bits >> u & 1)
+
+
+def _packed(table: np.ndarray[Any, Any]) -> list[int]:
+    """Each row of a table of truth values as the bits of a number."""
+    return [int.from_bytes(row.tobytes(), "little") for row in np.packbits(table, axis=1, bitorder="little")]
+
+
 class Space:
-    """Features (name -> values), the rules that forbid pairs of values, and the (name, value) that mask others."""
+    """Features (name -> values), the rules that forbid pairs of values, and the (name, value) that mask others.
+
+    Inside, features are numbered, and the values of all features in one sequence: value u of feature i is number
+    first[i] + u.
+    """
 
     def __init__(
         self, features: Mapping[str, Sequence[Any]], rules: Sequence[Rule], masking: Container[tuple[str, Any]] = ()
@@ -28,44 +44,66 @@ class Space:
         self.names = tuple(features)
         self._index = {name: i for i, name in enumerate(self.names)}
         self._sizes = [len(values) for values in self.features.values()]
-        self._masks = [np.array([(name, v) in masking for v in features[name]]) for name in features]
-        self._allowed: dict[tuple[int, int], np.ndarray[Any, Any]] = {}
-        self._linked: list[set[int]] = [set() for _ in self.names]
+        *self._first, count = accumulate(self._sizes, initial=0)
+        self._masks = [(name, value) in masking for name, values in self.features.items() for value in values]
+        allowed = np.ones((count, count), bool)
         for first, second, forbids in rules:
-            i, j = self._index[first], self._index[second]
+            i, j = self._slice(first), self._slice(second)
             table = np.array([[not forbids(u, v) for v in self.features[second]] for u in self.features[first]])
-            self._allowed[i, j] = self._allowed.get((i, j), True) & table
-            self._allowed[j, i] = self._allowed[i, j].T
-            self._linked[i].add(j)
-            self._linked[j].add(i)
+            allowed[i, j] &= table
+            allowed[j, i] &= table.T
+        for name in self.names:
+            i = self._slice(name)
+            allowed[i, i] = np.eye(len(self.features[name]), dtype=bool)
+        self._allowed, self._allowed_bits = allowed, _packed(allowed)
+
+    def _slice(self, name: str) -> slice:
+        i = self._index[name]
+        return slice(self._first[i], self._first[i] + self._sizes[i])
+
+    def _number(self, name: str, value: Any) -> int:
+        return self._first[self._index[name]] + self.features[name].index(value)
 
     def allows(self, first: str, u: Any, second: str, v: Any) -> bool:
         """True if no rule forbids these two values together."""
-        i, j = self._index[first], self._index[second]
-        if (i, j) not in self._allowed:
-            return True
-        return bool(self._allowed[i, j][self.features[first].index(u), self.features[second].index(v)])
+        return bool(self._allowed[self._number(first, u), self._number(second, v)])
 
-    def _choose(self, fixed: dict[int, int], order: Sequence[int], pick: Callable[..., int]) -> bool:
-        """Extend fixed (feature -> value, by number) to all features; False if the rules leave none."""
-        masks = [np.ones(size, bool) for size in self._sizes]
+    @cached_property
+    def _possible(self) -> np.ndarray[Any, Any]:
+        """The allowed pairs without those that leave a third feature no value, until there are none of them."""
+        possible, before = self._allowed.copy(), -1
+        while before != possible.sum():
+            before = int(possible.sum())
+            for name in self.names:
+                beside = possible[:, self._slice(name)].astype(np.float32)
+                possible &= beside @ beside.T > 0
+        return possible
 
-        def take(i: int, u: int) -> None:
-            fixed[i] = u
-            for j in self._linked[i]:
-                masks[j] &= self._allowed[i, j][u]
+    @cached_property
+    def _possible_bits(self) -> list[int]:
+        return _packed(self._possible)
 
-        for i, u in list(fixed.items()):
-            if not masks[i][u]:
+    def _choose(
+        self,
+        fixed: dict[int, int],
+        order: Sequence[int],
+        allowed: Sequence[int],
+        pick: Callable[[int, tuple[int, ...]], int],
+    ) -> bool:
+        """Extend fixed (feature -> value, by number) to all features; False if allowed leaves one without a value."""
+        left = -1
+        for i, u in fixed.items():
+            if not left >> self._first[i] + u & 1:
                 return False
-            take(i, u)
+            left &= allowed[self._first[i] + u]
         for i in order:
             if i in fixed:
                 continue
-            values = np.flatnonzero(masks[i])
-            if not len(values):
+            bits = left >> self._first[i] & (1 << self._sizes[i]) - 1
+            if not bits:
                 return False
-            take(i, pick(i, values))
+            fixed[i] = pick(i, _members(bits))
+            left &= allowed[self._first[i] + fixed[i]]
         return True
 
     def _row(self, chosen: Mapping[int, int]) -> Row:
@@ -78,15 +116,15 @@ class Space:
         """
         start = {self._index[name]: self.features[name].index(v) for name, v in fixed.items()}
 
-        def pick(i: int, values: np.ndarray[Any, Any]) -> int:
+        def pick(i: int, values: tuple[int, ...]) -> int:
             plain = values[0] == 0 and rng.random() < neutral
-            return int(values[0] if plain else values[rng.randrange(len(values))])
+            return values[0] if plain else values[rng.randrange(len(values))]
 
         for _ in range(100):
             chosen = dict(start)
             order = list(range(len(self.names)))
             rng.shuffle(order)
-            if self._choose(chosen, order, pick):
+            if self._choose(chosen, order, self._allowed_bits, pick):
                 return self._row(chosen)
         raise ValueError(f"no case has {fixed}")
 
@@ -96,50 +134,49 @@ class Space:
         A row with a value that masks others (alpha 0: A and B are not read) only counts for the pairs
         that have such a value.
         """
-        count = len(self.names)
-        missing = {
-            (i, j): self._allowed.get((i, j), np.ones((self._sizes[i], self._sizes[j]), bool)).copy()
-            for i in range(count)
-            for j in range(count)
-            if i != j
-        }
+        missing = self._possible.copy()  # symmetric
+        for name in self.names:
+            missing[self._slice(name), self._slice(name)] = False
         rows: list[Row] = []
-        while True:
-            left = {key: table for key, table in missing.items() if key[0] < key[1] and table.any()}
-            if not left:
-                return rows
-            i, j = max(left, key=lambda key: (int(left[key].sum()), key))
-            options = np.argwhere(left[i, j])
+        while missing.any():
+            left = np.add.reduceat(np.add.reduceat(missing, self._first, axis=0, dtype=int), self._first, axis=1)
+            # The last of the pairs of features that have the most.
+            i, j = divmod(left.size - 1 - int(np.triu(left)[::-1, ::-1].argmax()), len(left))
+            first, second = self._slice(self.names[i]), self._slice(self.names[j])
+            options = np.argwhere(missing[first, second])
             u, v = (int(x) for x in options[rng.randrange(len(options))])
             chosen = self._greedy({i: u, j: v}, missing, rng)
-            missing[i, j][u, v] = missing[j, i][v, u] = False  # also if it cannot be completed
-            if chosen is None:
-                continue
-            rows.append(self._row(chosen))
-            masked = [a for a, value in chosen.items() if self._masks[a][value]]
-            for a in masked or range(count):
-                for b in (b for b in range(count) if b != a):
-                    missing[a, b][chosen[a], chosen[b]] = missing[b, a][chosen[b], chosen[a]] = False
+            numbers = [first.start + u, second.start + v] if chosen is None else self._numbers(chosen)
+            counted = numbers if chosen is None else [t for t in numbers if self._masks[t]] or numbers
+            missing[np.ix_(counted, numbers)] = missing[np.ix_(numbers, counted)] = False
+            if chosen is not None:
+                rows.append(self._row(chosen))
+        return rows
+
+    def _numbers(self, chosen: Mapping[int, int]) -> list[int]:
+        return [self._first[i] + u for i, u in chosen.items()]
 
     def _greedy(
-        self,
-        start: dict[int, int],
-        missing: Mapping[tuple[int, int], np.ndarray[Any, Any]],
-        rng: random.Random,
+        self, start: dict[int, int], missing: np.ndarray[Any, Any], rng: random.Random
     ) -> dict[int, int] | None:
-        masked = [i for i, u in start.items() if self._masks[i][u]]
-
-        def pick(i: int, values: np.ndarray[Any, Any], chosen: Mapping[int, int]) -> int:
-            plain = values[~self._masks[i][values]]
-            values = plain if len(plain) else values
-            gain = sum(missing[j, i][chosen[j]] for j in masked or chosen)[values]
-            best = values[gain == gain.max()]
-            return int(best[rng.randrange(len(best))])
-
+        masked = [t for t in self._numbers(start) if self._masks[t]]
         for _ in range(20):
+            gain = missing[masked or self._numbers(start)].sum(axis=0)
+
+            def pick(i: int, values: tuple[int, ...], gain: np.ndarray[Any, Any] = gain) -> int:
+                first = self._first[i]
+                values = tuple(u for u in values if not self._masks[first + u]) or values
+                gains = gain[first : first + self._sizes[i]].tolist()
+                most = max(gains[u] for u in values)
+                best = [u for u in values if gains[u] == most]
+                u = best[rng.randrange(len(best))]
+                if not masked:
+                    np.add(gain, missing[first + u], out=gain)
+                return u
+
             chosen = dict(start)
             order = list(range(len(self.names)))
             rng.shuffle(order)
-            if self._choose(chosen, order, lambda i, values, chosen=chosen: pick(i, values, chosen)):
+            if self._choose(chosen, order, self._possible_bits, pick):
                 return chosen
         return None
