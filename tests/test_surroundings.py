@@ -1,5 +1,5 @@
 """What the rest of a process does around the calls: float modes, faults, cpusets, modules that are mocked, reloaded,
-imported anew. (Affinity: test_threads; signals: test_interrupt.)
+imported anew. (Affinity: test_environment; signals: test_interrupt.)
 """
 
 import importlib

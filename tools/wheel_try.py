@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-API_TESTS = ("tests/test_dlpack.py", "tests/test_errors.py")
+API_TESTS = ("tests/test_dlpack.py", "tests/test_exchange_api.py", "tests/test_errors.py")
 TESTS = ("tests/test_sweep.py", *API_TESTS)
 OF_THE_NEWEST = ("tests/test_lifetime.py",)
 CHOICE = "not test_sample or chosen"  # of the sweep: each case as the plan chooses

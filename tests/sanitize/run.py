@@ -20,7 +20,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from sanitize import planted, toolchain
 
-ADDRESS_TESTS = ("dlpack", "errors", "aliasing", "overlap", "prepack", "array", "plan_cache")
+ADDRESS_TESTS = (
+    "dlpack",
+    "exchange_api",
+    "errors",
+    "aliasing",
+    "overlap",
+    "prepack",
+    "prepack_refusals",
+    "array",
+    "plan_cache",
+)
 LIFETIME = "leave_the_cache or keeps_its_module or immutable or outlives or pickled or damaged or live_objects"
 C_CASES = {"address": "600", "thread": "100"}  # random problems of the C tests; most of them take one thread
 GPU_FILES = ("gpu_host", "gpu_library", "gpu_process", "workspace", "xla_host")
