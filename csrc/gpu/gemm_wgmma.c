@@ -152,6 +152,12 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
         snprintf(reason, MMF_REASON_TEXT, "takes M, N, K and a batch up to %d", MAX_SIZE);
         return false;
     }
+    const int64_t columns = mmf_problem_gated(p) ? kernel->tile_n / 2 : kernel->tile_n;
+    if (mmf_gpu_tiles(p->m, kernel->tile_m) * mmf_gpu_tiles(p->n, columns) * mmf_gpu_batches(p) >
+        MAX_SIZE) {
+        snprintf(reason, MMF_REASON_TEXT, "takes up to %d tiles", MAX_SIZE);
+        return false;
+    }
     const mmf_gpu_layout layout = layout_of(p), own = mmf_gpu_instances[kernel->instance].layout;
     const unsigned operands = copied(kernel, p);
     if (operands)

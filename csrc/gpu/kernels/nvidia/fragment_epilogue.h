@@ -61,13 +61,16 @@ MMF_DEVICE void meet_group(int consumer)
         named_barrier<2, 128>();
 }
 
-/* Plain: no gates, no bias per row and no C, which leaves registers for more columns. */
+/* Plain: no gates, no bias per row and no C, which leaves registers for a second 64 rows. */
 template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     enum {
-        CHUNK = 64,         /* columns that are finished at once: a line of shared memory */
-        BLOCKS = CHUNK / 8, /* of eight columns */
+        HALVES = Plain ? 2 : 1, /* of 64 rows */
+        CHUNK = 64,             /* columns that are stored at once: a line of shared memory */
+        PIECE = Plain && Columns > 128 ? 32 : CHUNK, /* that are finished at once */
+        PIECES = Columns / PIECE,
+        BLOCKS = PIECE / 8, /* of eight columns */
+        EACH = 4 * BLOCKS,  /* sums of a piece */
         SUMS = Columns / 2,
-        UP = SUMS / 2, /* gated: where the sums of the up columns begin */
     };
     const mmf_wgmma_args &args;
     const tile &t;
@@ -83,9 +86,9 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
         return thread % 4 * 2;
     }
 
-    __attribute__((device, always_inline)) int row(int half) const
+    __attribute__((device, always_inline)) int row(int eight) const
     {
-        return first_row + thread / 32 * 16 + thread % 32 / 4 + 8 * half;
+        return first_row + thread / 32 * 16 + thread % 32 / 4 + 8 * eight;
     }
 
     /* Type: unsigned for float32, else unsigned short. */
@@ -99,9 +102,9 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
                 const Type *const at = (const Type *)t.matrix(operand);
                 const long long step = gemm.strides[operand].row;
                 MMF_UNROLL
-                for (int half = 0; half < 2; half++)
-                    if (row(half) < t.rows)
-                        loaded[g][half] = at[(t.m0 + row(half)) * step];
+                for (int eight = 0; eight < 2; eight++)
+                    if (row(eight) < t.rows)
+                        loaded[g][eight] = at[(t.m0 + row(eight)) * step];
             }
             return;
         }
@@ -134,15 +137,16 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
         return loaded_bias<Dtype>(args.gemm, bits);
     }
 
-    /* z of a chunk, from its sums; Up: of the up columns. */
-    template <int Up, bool ByRow = !Plain>
-    __attribute__((device, always_inline)) void scale(const float *from, float *z, int chunk) const
+    /* z of a piece from its sums, where column 0 of the piece is `first`; Up: of the up columns. */
+    template <int Up>
+    __attribute__((device, always_inline)) void scale(const float *from, float *z, int first) const
     {
-        const int first = chunk * CHUNK + (Up ? Columns / 2 : 0) + column();
-        if (ByRow && args.gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
+        if (!Plain && args.gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
+            float factor = alpha;
+            asm volatile("" : "+f"(factor)); /* not all pieces before the first one */
             MMF_UNROLL
-            for (int i = 0; i < 4 * BLOCKS; i++)
-                z[i] = fused(from[i], alpha, row_bias[Up][i / 2 % 2]);
+            for (int i = 0; i < EACH; i++)
+                z[i] = fused(from[i], factor, row_bias[Up][i / 2 % 2]);
             return;
         }
         MMF_UNROLL
@@ -150,10 +154,23 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
             mmf_float2 pair;
             asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
                          : "=f"(pair.x), "=f"(pair.y)
-                         : "r"(biases + (first + 8 * b) * 4));
+                         : "r"(biases + (first + column() + 8 * b) * 4));
             MMF_UNROLL
             for (int i = 4 * b; i < 4 * b + 4; i++)
                 z[i] = fused(from[i], alpha, i % 2 ? pair.y : pair.x);
+        }
+    }
+
+    /* Of a piece; as registers have no index, the code of each piece names its own. */
+    __attribute__((device, always_inline)) void take(const float (&sum)[HALVES][SUMS], int half,
+                                                     int piece, float *z) const
+    {
+        MMF_UNROLL
+        for (int h = 0; h < HALVES; h++) {
+            MMF_UNROLL
+            for (int p = 0; p < PIECES; p++)
+                if (half == h && piece == p)
+                    scale<0>(sum[h] + p * EACH, z, p * PIECE);
         }
     }
 
@@ -161,7 +178,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     __attribute__((device, always_inline)) void activate(float *of_gate, const float *of_up) const
     {
         MMF_UNROLL
-        for (int i = 0; i < 4 * BLOCKS; i += 8) {
+        for (int i = 0; i < EACH; i += 8) {
             mmf_float2 z[4], up[4];
             MMF_UNROLL
             for (int p = 0; p < 4; p++) {
@@ -177,57 +194,63 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
         }
     }
 
-    __attribute__((device, always_inline)) void add_c(float *sum, int chunk) const
+    __attribute__((device, always_inline)) void add_c(float *sum, int piece) const
     {
         const float beta = (float)args.gemm.beta;
         const long long pitch = args.gemm.strides[MMF_GEMM_C].row;
-        const int first = chunk * CHUNK + column();
+        const int first = piece * PIECE + column();
         MMF_UNROLL
-        for (int half = 0; half < 2; half++) {
-            if (row(half) >= t.rows)
+        for (int eight = 0; eight < 2; eight++) {
+            if (row(eight) >= t.rows)
                 continue;
             const unsigned short *const line =
-                (const unsigned short *)t.matrix(MMF_GEMM_C) + (t.m0 + row(half)) * pitch + t.n0;
+                (const unsigned short *)t.matrix(MMF_GEMM_C) + (t.m0 + row(eight)) * pitch + t.n0;
             MMF_UNROLL
             for (int b = 0; b < BLOCKS; b++) {
                 if (first + 8 * b >= t.cols)
                     continue;
                 const mmf_float2 c = unpack_pair<Dtype>(*(const unsigned *)(line + first + 8 * b));
-                float *const z = sum + 4 * b + 2 * half;
+                float *const z = sum + 4 * b + 2 * eight;
                 z[0] = fused(c.x, beta, z[0]);
                 z[1] = fused(c.y, beta, z[1]);
             }
         }
     }
 
-    /* A warp's 16 rows of a chunk, by way of its own part of a buffer. */
-    __attribute__((device, always_inline)) void store_chunk(const float *sum, int chunk,
-                                                            int batch) const
+    /* A warp's 16 rows of a piece to its own part of a buffer; a chunk's last one sends it. */
+    __attribute__((device, always_inline)) void store(const float *z, int half, int piece,
+                                                      int batch) const
     {
+        enum { PARTS = CHUNK / PIECE };
+        const int chunk = piece / PARTS, part = piece % PARTS;
         const unsigned buffer = stores + chunk % 2 * MMF_WGMMA_STORE_BYTES +
                                 thread / 32 * (MMF_WGMMA_WARP_ROWS * MMF_WGMMA_LINE);
         const int lane = thread % 32, line = lane % 16;
-        if (is_elected()) {
-            if (chunk == 0)
-                wait_for_stores<0>(); /* the last tile's newest may be from either buffer */
-            else
-                wait_for_stores<1>();
+        if (part == 0) {
+            if (is_elected()) {
+                if (chunk == 0)
+                    wait_for_stores<0>(); /* the newest before may be from either buffer */
+                else
+                    wait_for_stores<1>();
+            }
+            meet_warp();
         }
-        meet_warp();
         MMF_UNROLL
         for (int b = 0; b < BLOCKS; b += 2) {
             unsigned bits[4];
             MMF_UNROLL
             for (int i = 0; i < 4; i++)
-                bits[i] =
-                    pack_pair<Dtype>((mmf_float2){sum[4 * b + 2 * i], sum[4 * b + 2 * i + 1]});
-            store_matrices(buffer + line * 128 + (((b + lane / 16) ^ (line & 7)) << 4), bits);
+                bits[i] = pack_pair<Dtype>((mmf_float2){z[4 * b + 2 * i], z[4 * b + 2 * i + 1]});
+            const int unit = part * BLOCKS + b + lane / 16;
+            store_matrices(buffer + line * 128 + ((unit ^ (line & 7)) << 4), bits);
         }
+        if (part < PARTS - 1)
+            return;
         publish_to_copies();
         meet_warp();
         if (is_elected())
             store_box(args.out, buffer, (int)t.n0 + chunk * CHUNK,
-                      (int)t.m0 + first_row + thread / 32 * 16, batch);
+                      (int)t.m0 + first_row + half * 64 + thread / 32 * 16, batch);
     }
 
     /* The bias of start() for all threads of the warpgroup; not while one of them finishes. */
@@ -244,68 +267,50 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
                          : "memory");
     }
 
-    /* Chunk by chunk, in the registers of the sums, which move up. */
-    template <int Id, bool HasC>
-    __attribute__((device, always_inline)) void finish_as(float (&sum)[SUMS], int batch) const
+    template <bool Gated>
+    __attribute__((device, always_inline)) void activate_as(int id, float *z, const float *up) const
     {
-        MMF_ROLLED
-        for (int chunk = 0; chunk * CHUNK < t.cols; chunk++) {
-            scale<0>(sum, sum, chunk);
-            if (activation<Id>::gated)
-                scale<1>(sum + UP, sum + UP, chunk);
-            if (HasC)
-                add_c(sum, chunk);
-            activate<Id>(sum, sum + UP);
-            store_chunk(sum, chunk, batch);
-            MMF_UNROLL
-            for (int i = 4 * BLOCKS; i < SUMS; i++)
-                sum[i - 4 * BLOCKS] = sum[i];
+        switch (id) {
+#define MMF_HOT(id)                                                                                \
+    case ACT_##id:                                                                                 \
+        if (Gated == activation<ACT_##id>::gated)                                                  \
+            activate<ACT_##id>(z, up);                                                             \
+        break;
+#include "problem/activations.def"
         }
     }
 
-    /* Chunk by chunk, in registers of their own: no sum moves. */
-    __attribute__((device, always_inline)) void finish_chunks(const float (&sum)[SUMS],
-                                                              int batch) const
+    /* In the registers of the sums. */
+    __attribute__((device, always_inline)) void finish_gated(float (&sum)[SUMS], int batch) const
     {
-        enum { EACH = 4 * BLOCKS };
-        float z[EACH];
+        MMF_UNROLL
+        for (int piece = 0; piece < PIECES / 2; piece++) {
+            float *const z = sum + piece * EACH, *const up = z + SUMS / 2;
+            if (piece * CHUNK >= t.cols)
+                return;
+            scale<0>(z, z, piece * PIECE);
+            scale<1>(up, up, Columns / 2 + piece * PIECE);
+            activate_as<true>(args.gemm.activation, z, up);
+            store(z, 0, piece, batch);
+        }
+    }
+
+    /* Piece by piece, in registers of their own. */
+    __attribute__((device, always_inline)) void finish(float (&sum)[HALVES][SUMS], int batch) const
+    {
+        if (!Plain && args.gemm.gated)
+            return finish_gated(sum[0], batch);
         MMF_ROLLED
-        for (int chunk = 0; chunk * CHUNK < t.cols; chunk++) {
-            if (chunk == 0)
-                scale<0, false>(sum, z, 0);
-            else if (chunk == 1)
-                scale<0, false>(sum + EACH % SUMS, z, 1);
-            else if (chunk == 2)
-                scale<0, false>(sum + 2 * EACH % SUMS, z, 2);
-            else
-                scale<0, false>(sum + 3 * EACH % SUMS, z, 3);
-            switch (args.gemm.activation) {
-#define MMF_HOT(id)                                                                                \
-    case ACT_##id:                                                                                 \
-        if (!activation<ACT_##id>::gated)                                                          \
-            activate<ACT_##id>(z, z);                                                              \
-        break;
-#include "problem/activations.def"
+        for (int half = 0; half < HALVES; half++) {
+            MMF_ROLLED
+            for (int piece = 0; piece / (CHUNK / PIECE) * CHUNK < t.cols; piece++) {
+                float z[EACH];
+                take(sum, half, piece, z);
+                if (!Plain && args.gemm.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
+                    add_c(z, piece);
+                activate_as<false>(args.gemm.activation, z, z);
+                store(z, half, piece, batch);
             }
-            store_chunk(z, chunk, batch);
-        }
-    }
-
-    __attribute__((device, always_inline)) void finish(float (&sum)[SUMS], int batch)
-    {
-        const mmf_gemm_args &gemm = args.gemm;
-        meet_group(consumer); /* the bias is shared */
-        if (!Plain && gemm.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
-            return finish_as<ACT_NONE, true>(sum, batch);
-        if (!Plain && !gemm.gated && gemm.epilogue != MMF_EPILOGUE_REGISTERS_ROW_BIAS)
-            return finish_chunks(sum, batch);
-        switch (gemm.activation) {
-#define MMF_HOT(id)                                                                                \
-    case ACT_##id:                                                                                 \
-        if (!Plain || !activation<ACT_##id>::gated)                                                \
-            finish_as<ACT_##id, false>(sum, batch);                                                \
-        break;
-#include "problem/activations.def"
         }
     }
 };

@@ -101,7 +101,7 @@ MMF_DEVICE void prefetch_bias(const mmf_gemm_args &args, const tile &t)
 /* One tile: its sums stay in registers, or go by way of shared memory. */
 MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
 {
-    const int thread = thread_id() % GROUP, consumer = thread_id() / GROUP;
+    const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
     float *const lines = (float *)dynamic_shared;
     const bool general = args.gemm.epilogue == MMF_EPILOGUE_GENERAL;
     const float alpha = general ? (float)args.gemm.alpha : 1;
@@ -152,7 +152,7 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
 /* One tile after the other. */
 template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, ring r)
 {
-    const int thread = thread_id() % GROUP, consumer = thread_id() / GROUP;
+    const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
     const unsigned stores = r.memory + MMF_WGMMA_STORES + consumer * 2 * MMF_WGMMA_STORE_BYTES;
     const unsigned biases = r.memory + MMF_WGMMA_BIASES + consumer * row::tile_n * 4;
     bool first = true;
@@ -165,12 +165,13 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
         if (first || args.gemm.batch_ndim)
             place_matrices(args.gemm, t, batch);
         first = false;
-        float sum[Columns / 2];
+        float sum[1][Columns / 2];
         fragment_epilogue<row::operands, Columns> epilogue = {
             args, t, {}, {}, 1, thread, consumer * 64, stores, biases, consumer};
         epilogue.start();
-        multiply(args, r, turn, consumer, thread, sum);
+        multiply(args, r, turn, consumer, thread, sum[0]);
         epilogue.share_bias(); /* products of a warpgroup end together: the last bias was read */
+        meet_group(consumer);
         epilogue.finish(sum, batch);
     }
     if (is_elected())

@@ -11,7 +11,8 @@
 #include "gpu/kernels/nvidia/wgmma_tile.h"
 
 static_assert(!SWAPPED && !ROUNDED && row::layout == LAYOUT_NT, "kernels.def");
-enum { HALVES = 2 }; /* of a tile's rows: 64 each, which an instruction takes */
+typedef fragment_epilogue<row::operands, FLAT, true> epilogue;
+enum { HALVES = epilogue::HALVES }; /* of a tile's rows: 64 each, which an instruction takes */
 
 /* Barriers by which consumer 0, 1 is told that the other one's products are all under way; those
  * below are meet_consumers()'s and the epilogue's. */
@@ -61,20 +62,28 @@ MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, int k_end, int thr
 /* A consumer. */
 struct alternating {
     typedef products<FLAT, row::operands, true, true> product;
-    typedef fragment_epilogue<row::operands, FLAT, true> epilogue;
 
-    static __attribute__((device, always_inline)) tile take(const mmf_wgmma_args &args,
-                                                            const turns &turn, int consumer,
-                                                            int *batch)
+    /* Where a consumer's tile lies, for the end of its products: found anew it would take
+     * registers beside the sums. */
+    struct place {
+        int m0, n0, rows, cols, batch;
+    };
+    static_assert(MMF_GEMM_OPERANDS * sizeof(char *) + sizeof(place) <= TILE_BYTES,
+                  "behind the addresses of the operands");
+
+    static __attribute__((device, always_inline)) char *shared_of(int consumer)
     {
-        tile t = turn.take(args, batch);
-        t.matrices = (char **)(dynamic_shared + MMF_WGMMA_MATRICES + consumer * 128);
-        return t;
+        return dynamic_shared + MMF_WGMMA_MATRICES + consumer * TILE_BYTES;
+    }
+
+    static __attribute__((device, always_inline)) place *place_of(int consumer)
+    {
+        return (place *)(shared_of(consumer) + TILE_BYTES - sizeof(place));
     }
 
     static __attribute__((device, always_inline)) epilogue begin(const mmf_wgmma_args &args,
                                                                  const tile &t, int consumer,
-                                                                 int thread, int first_row)
+                                                                 int thread)
     {
         const unsigned memory = shared_address(dynamic_shared);
         epilogue e = {args,
@@ -83,7 +92,7 @@ struct alternating {
                       {},
                       1,
                       thread,
-                      first_row,
+                      0,
                       memory + MMF_WGMMA_STORES + consumer * 2 * MMF_WGMMA_STORE_BYTES,
                       memory + MMF_WGMMA_BIASES + consumer * row::tile_n * 4,
                       consumer};
@@ -96,34 +105,33 @@ struct alternating {
     prepare(const mmf_wgmma_args &args, const turns &turn, int consumer, int thread, bool first)
     {
         int batch;
-        const tile t = take(args, turn, consumer, &batch);
-        meet_group(consumer); /* the last tile is finished: its bias and matrices are not needed */
+        tile t = turn.take(args, &batch);
+        t.matrices = (char **)shared_of(consumer);
+        meet_group(consumer); /* the last tile is finished: nobody needs what is shared of it */
         if (first || args.gemm.batch_ndim) {
             find_matrices(args.gemm, batch, t.matrices, thread);
             meet_group(consumer);
         }
-        begin(args, t, consumer, thread, 0).share_bias();
+        if (thread == 0)
+            *place_of(consumer) = {(int)t.m0, (int)t.n0, t.rows, t.cols, batch};
+        begin(args, t, consumer, thread).share_bias();
     }
 
     static __attribute__((device, always_inline)) void finish(const mmf_wgmma_args &args,
-                                                              const turns &turn, int consumer,
-                                                              int thread,
+                                                              int consumer, int thread,
                                                               float (&sum)[HALVES][SUMS])
     {
-        int batch;
-        const tile t = take(args, turn, consumer, &batch);
-        MMF_ROLLED
-        for (int h = 0; h < HALVES; h++) {
-            begin(args, t, consumer, thread, h * 64).finish(sum[0], batch);
-            MMF_UNROLL
-            for (int i = 0; i < SUMS; i++)
-                sum[0][i] = sum[1][i];
-        }
+        asm volatile("" : "+r"(thread)); /* what follows is not kept across products */
+        meet_group(consumer);            /* its place and the bias are shared */
+        const place at = *place_of(consumer);
+        const tile t = {at.batch, at.m0, at.n0, at.rows, at.cols, row::tile_n,
+                        (char **)shared_of(consumer)};
+        begin(args, t, consumer, thread).finish(sum, at.batch);
     }
 
     static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
     {
-        const int thread = thread_id() % GROUP, consumer = thread_id() / GROUP;
+        const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
         const unsigned steps = ((unsigned)args.gemm.k + row::tile_k - 1) / row::tile_k;
         MMF_ROLLED
         for (int pair = 0;; pair++) {
@@ -152,7 +160,7 @@ struct alternating {
             product::waited(sum[1]);
             if (thread < readers_of(args))
                 arrive_at(r.empty + 8 * last, thread);
-            finish(args, turn, consumer, thread, sum);
+            finish(args, consumer, thread, sum);
         }
         if (is_elected())
             wait_for_stores<0>();

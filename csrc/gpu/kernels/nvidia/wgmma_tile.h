@@ -131,7 +131,7 @@ struct turns {
 
     __attribute__((device, always_inline)) tile take(const mmf_wgmma_args &args, int *batch) const
     {
-        const place_of_tile p = find_place(args.gemm, (unsigned long long)at);
+        const place_of_tile p = find_place(args.gemm, (unsigned)at); /* below 2^31: gemm_wgmma.c */
         tile t;
         *batch = (int)p.batch;
         t.columns = args.gemm.gated ? HALF_N : row::tile_n;
