@@ -300,8 +300,12 @@ static void add_launch(const mmf_kernel *kernel, const mmf_problem *p, mmf_confi
     plan->bind = bind;
     launch->cluster = (uint32_t)cluster;
     launch->overlaps = true;
-    launch->dynamic_bytes = MMF_WGMMA_BYTES;
     launch->grid_x = mmf_gpu_gemm_tiles(p, &args->gemm) * cluster;
+    const bool two = swapped && launch->grid_x > mmf_gpu_units(p->device);
+    args->stages = two ? MMF_WGMMA_STAGES_OF_TWO(kernel->tile_m, kernel->tile_n)
+                       : MMF_WGMMA_STAGES(kernel->tile_m, kernel->tile_n);
+    launch->dynamic_bytes =
+        MMF_WGMMA_RING + args->stages * MMF_WGMMA_STAGE_BYTES(kernel->tile_m, kernel->tile_n);
     if (!takes_turns(kernel->instance, &args->gemm)) {
         launch->first = offsetof(mmf_wgmma_args, gemm.first_tile);
         return;

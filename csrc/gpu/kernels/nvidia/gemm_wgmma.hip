@@ -102,7 +102,7 @@ MMF_DEVICE void prefetch_bias(const mmf_gemm_args &args, const tile &t)
 MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
 {
     const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
-    float *const lines = (float *)dynamic_shared;
+    float *const lines = (float *)(dynamic_shared + MMF_WGMMA_RING);
     const bool general = args.gemm.epilogue == MMF_EPILOGUE_GENERAL;
     const float alpha = general ? (float)args.gemm.alpha : 1;
     const bool by_copies = SWAPPED && args.out_by_copies, parted = is_parted(args);
@@ -119,8 +119,8 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
     }
     place_matrices(args.gemm, t, batch);
     swapped_epilogue swapped = {
-        args,           t,  batch, thread, consumer, r.memory, parted ? turn.rank : 0,
-        args.parts_log, {}, {},    1};
+        args,           t,  batch, thread, consumer, shared_address(dynamic_shared),
+        parted ? turn.rank : 0, args.parts_log, {}, {}, 1};
     if (by_copies)
         swapped.start();
     else
@@ -153,8 +153,9 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
 template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, ring r)
 {
     const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
-    const unsigned stores = r.memory + MMF_WGMMA_STORES + consumer * 2 * MMF_WGMMA_STORE_BYTES;
-    const unsigned biases = r.memory + MMF_WGMMA_BIASES + consumer * row::tile_n * 4;
+    const unsigned shared = shared_address(dynamic_shared);
+    const unsigned stores = shared + MMF_WGMMA_STORES + consumer * 2 * MMF_WGMMA_STORE_BYTES;
+    const unsigned biases = shared + MMF_WGMMA_BIASES + consumer * row::tile_n * 4;
     bool first = true;
     turns turn;
     turn.start(args);
@@ -196,7 +197,10 @@ template <> struct consumers<true> {
     }
 };
 
-MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
+/* Two workgroups of few rows may share a unit: one's products hide the other's begin and end. */
+MMF_ENTRY MMF_THREADS_AT_ONCE(row::threads,
+                              SWAPPED ? 2 : 1) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
-    run_workgroup<consumers<ONE_TILE>, CONSUMERS, 40, 232>(args);
+    enum { PRODUCER = SWAPPED ? 24 : 40, CONSUMER = SWAPPED ? 104 : 232 }; /* registers */
+    run_workgroup<consumers<ONE_TILE>, CONSUMERS, PRODUCER, CONSUMER>(args);
 }

@@ -22,6 +22,9 @@ enum {
 static_assert(!SWAPPED || (RUNS & (RUNS - 1)) == 0, "parts of k have as many runs each");
 static_assert(!SWAPPED || RUNS * RUN_BYTES * WARPS <= MMF_WGMMA_BIASES - MMF_WGMMA_STORES,
               "the sums of other parts of k fit where stores are");
+static_assert(!SWAPPED || RUNS * RUN_BYTES * WARPS + CONSUMERS * MMF_WGMMA_STORE_BYTES <=
+                              MMF_WGMMA_RING_BYTES_OF_TWO,
+              "those that are sent, and lines on their way to out, where stages were");
 static_assert(2 * STAGES * 8 <= MMF_WGMMA_SHARED_BARRIER - MMF_WGMMA_BARRIERS, "above the ring's");
 
 /* Bytes of shared memory of this workgroup to another one of the cluster. */
@@ -63,7 +66,7 @@ struct swapped_epilogue {
     const mmf_wgmma_args &args;
     const tile &t;
     int batch, thread, consumer;
-    unsigned memory, rank, log; /* the ring's, and of the cluster */
+    unsigned shared, rank, log; /* memory; of the cluster */
     unsigned loaded[2];         /* the bias of two columns */
     float bias[2], alpha;
 
@@ -89,7 +92,7 @@ struct swapped_epilogue {
 
     __attribute__((device, always_inline)) unsigned shared_barrier() const
     {
-        return memory + MMF_WGMMA_SHARED_BARRIER;
+        return shared + MMF_WGMMA_SHARED_BARRIER;
     }
 
     /* The sums of this workgroup's share of the rows, of all parts in the order of k, become the
@@ -98,7 +101,8 @@ struct swapped_epilogue {
     {
         const unsigned parts = 1u << log, runs = RUNS >> log, warp = thread / 32 + consumer * 4;
         const unsigned own = runs * RUN_BYTES, slot = WARPS * own, lane = thread % 32;
-        const unsigned mine = memory + warp * own, theirs = memory + MMF_WGMMA_STORES + warp * own;
+        const unsigned mine = shared + MMF_WGMMA_RING + warp * own;
+        const unsigned theirs = shared + MMF_WGMMA_STORES + warp * own;
         MMF_UNROLL
         for (unsigned i = 0; i < RUNS; i++) {
             const unsigned part = i * parts / RUNS;
@@ -168,7 +172,7 @@ struct swapped_epilogue {
         const unsigned lines = FLAT >> log;
         const int warp_of_group = warp_id() % 4;
         const unsigned buffer =
-            memory + MMF_WGMMA_RING_BYTES / 2 + consumer * MMF_WGMMA_STORE_BYTES;
+            shared + MMF_WGMMA_RING + RUNS * RUN_BYTES * WARPS + consumer * MMF_WGMMA_STORE_BYTES;
         if (log)
             share(sum);
         alpha = (float)args.gemm.alpha;

@@ -40,22 +40,26 @@ static_assert((SWAPPED ? row::tile_n : row::tile_m) == TALL_ROWS && row::lds == 
 static_assert(!ROUNDED || (!SWAPPED && A_ALONG_K && B_ALONG_K), "float32 is multiplied along k");
 static_assert(!SWAPPED || A_ALONG_K, "a box of a line along m has 64 rows");
 static_assert(row::threads == (CONSUMERS + 1) * GROUP, "kernels.def");
-static_assert(row::tile_m * PITCH * 4 <= MMF_WGMMA_RING_BYTES, "a tile of sums fits into the ring");
+static_assert(row::tile_m * PITCH * 4 <=
+                  (SWAPPED ? MMF_WGMMA_RING_BYTES_OF_TWO : MMF_WGMMA_RING_BYTES),
+              "a tile of sums fits into the ring");
 static_assert(2 * STAGES * 8 <= MMF_WGMMA_MATRICES - MMF_WGMMA_BARRIERS, "two for each stage");
 
 extern MMF_DYNAMIC_SHARED char dynamic_shared[];
 
 /* Which stage of the ring is next, and the parity of its turn. */
 struct ring {
-    unsigned memory, full, empty, stage, parity;
+    unsigned memory, full, empty, stages, stage, parity;
 
-    __attribute__((device, always_inline)) void start(unsigned base, unsigned first_parity)
+    __attribute__((device, always_inline)) void start(const mmf_wgmma_args &args)
     {
-        memory = base;
-        full = base + MMF_WGMMA_BARRIERS;
+        const unsigned shared = shared_address(dynamic_shared);
+        memory = shared + MMF_WGMMA_RING;
+        full = shared + MMF_WGMMA_BARRIERS;
         empty = full + STAGES * 8;
+        stages = SWAPPED ? args.stages : (unsigned)STAGES;
         stage = 0;
-        parity = first_parity;
+        parity = 0;
     }
 
     __attribute__((device, always_inline)) unsigned tall() const
@@ -70,15 +74,15 @@ struct ring {
 
     __attribute__((device, always_inline)) void advance()
     {
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        stage = stage + 1 == stages ? 0 : stage + 1;
         parity ^= stage == 0;
     }
 
     /* From the start on, by so many stages. */
-    __attribute__((device, always_inline)) void go_to(unsigned long long stages)
+    __attribute__((device, always_inline)) void go_to(unsigned long long turn)
     {
-        stage = (unsigned)(stages % STAGES);
-        parity = (unsigned)(stages / STAGES) & 1;
+        stage = (unsigned)(turn % STAGES);
+        parity = (unsigned)(turn / STAGES) & 1;
     }
 };
 
@@ -200,7 +204,7 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t, 
     }
     /* Workgroups of the cluster say of every stage that it is empty: this one stays as long. */
     MMF_ROLLED
-    for (int i = 0; i < STAGES; i++) {
+    for (unsigned i = 0; i < r.stages; i++) {
         wait_for(r.empty + 8 * r.stage, r.parity);
         r.advance();
     }
@@ -214,7 +218,7 @@ template <class Consumers, int Readers, int ProducerRegisters, int ConsumerRegis
 MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
 {
     ring r;
-    r.start(shared_address(dynamic_shared), 0);
+    r.start(args);
     if (thread_id() == 0) {
         prefetch_map(args.a);
         prefetch_map(args.b);
@@ -224,10 +228,10 @@ MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
             barrier_init(r.empty + 8 * i, Readers * readers_of(args));
         }
         if (is_parted(args)) { /* sums of the other parts of k: swapped_epilogue.h */
-            barrier_init(r.memory + MMF_WGMMA_SHARED_BARRIER, 1);
-            expect_bytes(r.memory + MMF_WGMMA_SHARED_BARRIER,
-                         (row::tile_m * row::tile_n * 4 >> args.cluster_log) *
-                             ((1 << args.cluster_log) - 1));
+            const unsigned sums = shared_address(dynamic_shared) + MMF_WGMMA_SHARED_BARRIER;
+            barrier_init(sums, 1);
+            expect_bytes(sums, (row::tile_m * row::tile_n * 4 >> args.cluster_log) *
+                                   ((1 << args.cluster_log) - 1));
         }
         barriers_are_ready();
     }
