@@ -73,6 +73,13 @@ static float apply_float(int id, float z, const double *p)
     }
 }
 
+/* Gelu of results of 16 bits on NVIDIA's GPUs. */
+static float apply_short_gelu(int id, float z, const double *p)
+{
+    (void)id, (void)p;
+    return short_z_cdf_float(z);
+}
+
 static double apply_double(int id, double z, const double *p)
 {
     switch (id) {
@@ -99,11 +106,10 @@ static double error_share(int id, double z, double got, long double exact, const
     return (long double)got == exact ? 0 : error <= allowed ? error / allowed : INFINITY;
 }
 
-static void test_one(int id, bool full)
+static void test_float(int id, float apply(int, float, const double *), const char *name,
+                       const double *p, bool full)
 {
-    const mmf_activation_row *row = mmf_activation_row_of((mmf_activation)id);
-    double worst = 0, where = 0, p[MMF_MAX_PARAMETERS];
-    test_parameters(id, p);
+    double worst = 0, where = 0;
     for (uint64_t bits = 0, step; bits < 0x100000000; bits += step) {
         const float z = float_of((unsigned)bits);
         step = !full ? 16411 : fabsf(z) >= 0x1p-30f && fabsf(z) <= 128 ? 16 : 4112;
@@ -111,17 +117,21 @@ static void test_one(int id, bool full)
         if (!isfinite(z) || fabsl(exact) > 0x1.fffffep127L)
             continue;
         for (skew = -1; skew <= 1; skew++) {
-            const double got = apply_float(id, z, p);
+            const double got = apply(id, z, p);
             const double share = error_share(id, z, got, exact, p, 0x1p-24, 0x1p-148, 8);
             if (share > worst)
                 worst = share, where = z;
         }
     }
-    check(worst <= 1, "device %s, float: %.3f of the bound at %a", row->name, worst, where);
+    check(worst <= 1, "device %s, float: %.3f of the bound at %a", name, worst, where);
     if (full)
-        printf("device %s: at most %.3f of the bound, at %.9g\n", row->name, worst, where);
+        printf("device %s: at most %.3f of the bound, at %.9g\n", name, worst, where);
+    check(isnan(apply(id, NAN, p)), "device %s, float: NaN is lost", name);
+}
 
-    worst = 0;
+static void test_double(int id, const char *name, const double *p)
+{
+    double worst = 0, where = 0;
     for (int i = 0; i < 20000; i++) {
         const double z = ldexp((double)(int64_t)random_bits(), random_below(80) - 120);
         const long double exact = exact_activation(id, z, 1, p);
@@ -130,14 +140,24 @@ static void test_one(int id, bool full)
         if (share > worst)
             worst = share, where = z;
     }
-    check(worst <= 1, "device %s, double: %.3f of the bound at %a", row->name, worst, where);
-    check(isnan(apply_float(id, NAN, p)) && isnan(apply_double(id, NAN, p)),
-          "device %s: NaN is lost", row->name);
+    check(worst <= 1, "device %s, double: %.3f of the bound at %a", name, worst, where);
+    check(isnan(apply_double(id, NAN, p)), "device %s, double: NaN is lost", name);
 }
 
 void test_device_activations(void)
 {
-    const char *full = getenv("MMF_TEST_EVERY_16TH"); /* "device": minutes */
-    for (int id = 0; id < MMF_ACT_COUNT; id++)
-        test_one(id, full && strcmp(full, "device") == 0);
+    const char *every = getenv("MMF_TEST_EVERY_16TH"); /* "device": minutes */
+    const bool full = every && strcmp(every, "device") == 0;
+    for (int id = 0; id < MMF_ACT_COUNT; id++) {
+        const char *name = mmf_activation_row_of((mmf_activation)id)->name;
+        double p[MMF_MAX_PARAMETERS];
+        test_parameters(id, p);
+        test_float(id, apply_float, name, p, full);
+        test_double(id, name, p);
+        if (id == MMF_ACT_GELU) {
+            test_float(id, apply_short_gelu, "gelu of 16 bits", p, full);
+            check(short_z_cdf_float(INFINITY) == INFINITY && isnan(short_z_cdf_float(-INFINITY)),
+                  "device gelu of 16 bits: infinities");
+        }
+    }
 }

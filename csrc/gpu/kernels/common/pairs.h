@@ -27,6 +27,11 @@ MMF_DEVICE mmf_float2 cdf_float2(mmf_float2 x)
     return (mmf_float2){fast_rcp(1 + fast_exp2(logit.x)), fast_rcp(1 + fast_exp2(logit.y))};
 }
 
+MMF_DEVICE mmf_float2 z_cdf_float2(mmf_float2 z)
+{
+    return z * cdf_float2(z);
+}
+
 MMF_DEVICE mmf_float2 ramp_float2(mmf_float2 x)
 {
 #if defined(__gfx950__)
@@ -62,6 +67,8 @@ MMF_EACH(rcp, fast_rcp)
 MMF_EACH(expm1, expm1_float)
 MMF_EACH(log1p, log1p_float)
 MMF_EACH(tanh, tanh_float)
+MMF_EACH(cdf, cdf_float)
+MMF_EACH(z_cdf, short_z_cdf_float)
 #undef MMF_EACH
 
 MMF_DEVICE mmf_float8 exp_float8(mmf_float8 x)
@@ -72,13 +79,6 @@ MMF_DEVICE mmf_float8 exp_float8(mmf_float8 x)
 MMF_DEVICE mmf_float8 divided_float8(mmf_float8 a, mmf_float8 b)
 {
     return a * rcp_float8(b);
-}
-
-MMF_DEVICE mmf_float8 cdf_float8(mmf_float8 x)
-{
-    mmf_float8 logit;
-    MMF_POLYNOMIAL(float, logit, x *x, MMF_LOGIT_OF_CDF);
-    return rcp_float8(1 + exp2_float8(logit * x));
 }
 
 MMF_DEVICE mmf_float8 ramp_float8(mmf_float8 x)
