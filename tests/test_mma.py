@@ -15,7 +15,8 @@ from matmul_fused.testing.devices import DeviceTransfer
 DEVICE = os.environ["MMF_TEST_DEVICE"]
 pytestmark = pytest.mark.device
 
-ROWS = [name for name in mf.info().gpu_kernels if name.startswith(("gemm_mma_", "gemm_fma_"))]
+FAMILIES = ("gemm_mma_", "gemm_fma_")
+ROWS = [n for n in mf.info().gpu_kernels if n.startswith(FAMILIES) and not n.startswith("gemm_mma_thin_")]
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 SIZES = [(150, 140, 75), (264, 136, 264), (65, 66, 129), (33, 68, 1029), (128, 64, 16)]
 

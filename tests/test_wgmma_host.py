@@ -71,6 +71,18 @@ def test_memory_that_a_map_cannot_name_goes_to_another_row():
         mf.matmul_fused(x, y)
 
 
+def test_tiles_are_counted_in_31_bits():
+    batch = 1 << 21
+
+    def repeated(rows):
+        return np.broadcast_to(np.ones((rows, 8), np.float16), (batch, rows, 8))
+
+    a, b = DeviceArray(repeated(1024)), DeviceArray(repeated(2048).swapaxes(1, 2))
+    reasons = {row.name: row.reason for row in mf.explain(a, b).candidates}
+    assert reasons["gemm_wgmma_16x128x64_f16_nt"] == "takes up to 2147482623 tiles"  # of 64 x 16 x 2^21
+    assert reasons["gemm_wgmma_64x128x64_f16_nt"] is None
+
+
 def test_float32_goes_there_where_it_may_be_rounded():
     a, b = (x.astype(np.float32) for x in arrays(k=68))
     x, y = DeviceArray(a), DeviceArray(np.ascontiguousarray(b.T).T)
@@ -111,7 +123,7 @@ def test_ping_pong_takes_what_leaves_it_registers():
         clear_log()
         out = fetch(mf.matmul_fused(x, y, bias, "gelu_tanh"))
         (launch,) = calls("cuLaunchKernelEx")
-        assert launch.startswith("cuLaunchKernelEx(gemm_wgmma_pingpong_128x192x64_f16_nt, 4, 384"), launch
+        assert launch.startswith("cuLaunchKernelEx(gemm_wgmma_pingpong_128x128x64_f16_nt, 4, 384"), launch
         z = a.astype(float) @ b + 1
         want = z / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (z + 0.044715 * z**3)))
         assert np.allclose(out, want, rtol=2e-3, atol=1e-2)
