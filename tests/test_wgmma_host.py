@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import matmul_fused as mf
-from gpu_support import Capture, balance, driver  # noqa: F401
+from gpu_support import Capture, balance, driver, in_child  # noqa: F401
 from matmul_fused.testing import force_kernel
 from stub_cuda import DeviceArray, calls, clear_log, fail_next, fetch
 
@@ -81,6 +81,22 @@ def test_tiles_are_counted_in_31_bits():
     reasons = {row.name: row.reason for row in mf.explain(a, b).candidates}
     assert reasons["gemm_wgmma_16x128x64_f16_nt"] == "takes up to 2147482623 tiles"  # of 64 x 16 x 2^21
     assert reasons["gemm_wgmma_64x128x64_f16_nt"] is None
+
+
+def test_slower_memory_is_told_by_the_driver():
+    """With an H100's, not an H200's, the tile that reads most takes longer."""
+
+    def seconds(clock):
+        return float(
+            in_child(f"""
+                os.environ["STUB_CUDA_MEMORY_CLOCK"] = "{clock}"
+                x = np.zeros((512, 2048), np.float16)
+                rows = mf.explain(DeviceArray(x), DeviceArray(x.T)).candidates
+                print(next(row.seconds for row in rows if row.name == "gemm_wgmma_pingpong_128x128x64_f16_nt"))
+            """)
+        )
+
+    assert seconds(2619000) > 1.02 * seconds(3201000)
 
 
 def test_float32_goes_there_where_it_may_be_rounded():

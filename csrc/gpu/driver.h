@@ -17,6 +17,7 @@ typedef struct mmf_device_facts {
     int compute_units, wave;
     int shared_bytes; /* LDS or shared memory that a workgroup may have without asking */
     int shared_most;  /* and after asking: see allow_shared; of CUDA only */
+    double memory;    /* bytes a second, by its clock and width; of CUDA only */
     bool memory_pools;
 } mmf_device_facts;
 

@@ -14,6 +14,8 @@ enum { /* CUdevice_attribute */
        ATTRIBUTE_SHARED_PER_BLOCK = 8,
        ATTRIBUTE_WARP_SIZE = 10,
        ATTRIBUTE_MULTIPROCESSORS = 16,
+       ATTRIBUTE_MEMORY_CLOCK = 36, /* kHz */
+       ATTRIBUTE_MEMORY_WIDTH = 37, /* bits */
        ATTRIBUTE_MAJOR = 75,
        ATTRIBUTE_MINOR = 76,
        ATTRIBUTE_SHARED_MOST = 97,
@@ -96,7 +98,7 @@ static int context_of(int ordinal, void **context, mmf_driver_call *call)
 
 static int facts(int ordinal, mmf_device_facts *out, mmf_driver_call *call)
 {
-    int device, major = 0, minor = 0, pools = 0;
+    int device, major = 0, minor = 0, pools = 0, clock = 0, width = 0;
     *out = (mmf_device_facts){0};
     *call = MMF_CALL_DEVICE;
     int code = cu.device(&device, ordinal);
@@ -123,7 +125,12 @@ static int facts(int ordinal, mmf_device_facts *out, mmf_driver_call *call)
     }
     if (!code)
         code = cu.attribute(&out->shared_most, ATTRIBUTE_SHARED_MOST, device);
+    if (!code)
+        code = cu.attribute(&clock, ATTRIBUTE_MEMORY_CLOCK, device);
+    if (!code)
+        code = cu.attribute(&width, ATTRIBUTE_MEMORY_WIDTH, device);
     out->memory_pools = pools;
+    out->memory = 2e3 * clock * width / 8; /* two transfers in a cycle */
     snprintf(out->arch, sizeof out->arch, "sm_%d%d", major, minor);
     return code;
 }

@@ -48,8 +48,12 @@ const mmf_gpu_part *mmf_gpu_part_of(mmf_device device)
 
 double mmf_gpu_bandwidth(mmf_device device)
 {
-    const mmf_gpu_part *part = mmf_gpu_part_of(device);
-    return part ? part->reached : 0;
+    mmf_gpu *gpu;
+    const mmf_gpu_part *part = find(device, &gpu);
+    if (!part)
+        return 0;
+    const double own = gpu->facts.memory;
+    return own > 0 && own < part->memory ? part->reached * own / part->memory : part->reached;
 }
 
 int mmf_gpu_dies_of(const mmf_gpu_part *part, int units)

@@ -4,6 +4,7 @@
 #include "gpu/describe.h"
 #include "gpu/kernels/nvidia/wgmma_args.h"
 #include "gpu/nvidia_tiles.h"
+#include "gpu/parts.h"
 
 enum { MAX_PARTS_LOG = 3, MIN_STEPS = 4 }; /* the largest portable cluster; steps of k in a part */
 
@@ -29,26 +30,26 @@ bool mmf_wgmma_shares_b(const mmf_kernel *kernel, const mmf_problem *p)
 }
 
 /* Microseconds, measured on an H200 at boost clocks: a step of k while the other units are idle,
- * and while all are busy; what a tile takes besides, the first and those after it; what activations
- * dearer than relu add to it. Of ping-pong, `hidden` is the epilogue, under the products of the
- * next tile. Those of tf32 (a tile_k of 32) are of the same loop: fitted to a 1024^3, by 128 x 64,
- * and a 4096^3, by 128 x 256. */
+ * and while all are busy, on an H100 whose memory is slower, too; what a tile takes besides, the
+ * first and those after it; what activations dearer than relu add to it. Of ping-pong, `hidden` is
+ * the epilogue, under the products of the other warpgroup. Those of tf32 (a tile_k of 32) are of
+ * the same loop: fitted to a 1024^3, by 128 x 64, and a 4096^3, by 128 x 256. */
 typedef struct tile_time {
     int tile_m, tile_n, tile_k;
-    double alone, busy, first, later, dear, hidden;
+    double alone, busy, starved, first, later, dear, hidden;
 } tile_time;
 
 static const tile_time times[] = {
-    {128, 256, 64, 0.54, 0.65, 4.7, 1.8, 1.6, 0},   /* cooperative */
-    {128, 192, 64, 0.495, 0.495, 5.7, 0, 1.3, 8.7}, /* ping-pong */
-    {128, 128, 64, 0.35, 0.35, 3.5, 0, 0.75, 5.9},  /* ping-pong */
-    {128, 128, 64, 0.285, 0.355, 3.2, 1, 0.8, 0},   /* cooperative */
-    {64, 128, 64, 0.26, 0.29, 2.8, 2.8, 0.7, 0},    /* few rows */
-    {16, 128, 64, 0.20, 0.22, 2.75, 2, 0.2, 0},     /* few rows */
-    {128, 256, 32, 0.57, 0.63, 8, 6, 0, 0},         /* tf32 */
-    {128, 128, 32, 0.33, 0.39, 6, 4, 0, 0},         /* tf32 */
-    {128, 64, 32, 0.26, 0.29, 5, 3, 0, 0},          /* tf32 */
-    {0, 0, 0, 1, 1, 6, 6, 0, 0},                    /* any other */
+    {128, 256, 64, 0.54, 0.65, 0.66, 4.7, 1.8, 1.6, 0},  /* cooperative */
+    {128, 192, 64, 0.46, 0.49, 0.505, 6.5, 0, 1.8, 8.7}, /* ping-pong */
+    {128, 128, 64, 0.32, 0.35, 0.378, 3.6, 0, 1.1, 5.9}, /* ping-pong */
+    {128, 128, 64, 0.285, 0.355, 0.355, 3.2, 1, 0.8, 0}, /* cooperative */
+    {64, 128, 64, 0.26, 0.29, 0.29, 2.8, 2.8, 0.7, 0},   /* few rows */
+    {16, 128, 64, 0.20, 0.22, 0.22, 2.75, 2, 0.2, 0},    /* few rows */
+    {128, 256, 32, 0.57, 0.63, 0.63, 8, 6, 0, 0},        /* tf32 */
+    {128, 128, 32, 0.33, 0.39, 0.39, 6, 4, 0, 0},        /* tf32 */
+    {128, 64, 32, 0.26, 0.29, 0.29, 5, 3, 0, 0},         /* tf32 */
+    {0, 0, 0, 1, 1, 1, 6, 6, 0, 0},                      /* any other */
 };
 
 double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double tiles)
@@ -56,6 +57,7 @@ double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double 
     /* Microseconds that halving k takes, for each row of a tile, and what shares that are too small
      * for registers take; B's way from memory beside what a GPU reaches at best. */
     const double halving = 0.02, by_lines = 1.5, memory = 1.08;
+    const double slow = 3.4e12; /* between an H100 and an H200 */
     const tile_time *t = times;
     const double units = mmf_gpu_units(p->device);
     if (units <= 0)
@@ -71,13 +73,17 @@ double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double 
     const double steps = (double)mmf_gpu_tiles(mmf_gpu_tiles(p->k, kernel->tile_k), 1 << log);
     const double share = all < units ? all / units : 1;
     const double turns = all <= units ? 1 : (double)mmf_gpu_tiles((int64_t)all, (int64_t)units);
-    const double products = steps * (t->alone + (t->busy - t->alone) * share);
+    const double busy = mmf_gpu_bandwidth(p->device) < slow ? t->starved : t->busy;
+    const double products = steps * (t->alone + (busy - t->alone) * share);
     const bool dear = p->activation != MMF_ACT_NONE && p->activation != MMF_ACT_RELU;
     const double end = dear ? t->dear : 0, hidden = t->hidden > 0 ? t->hidden + end : 0;
-    const double each = hidden > products ? (products + hidden) / 2 : products;
     const double parted = halving * kernel->tile_m * log +
                           (kernel->tile_m >> log < MMF_WGMMA_STORED_ROWS ? by_lines : 0);
     const double loads = memory * 1e6 * mmf_nvidia_b_seconds(p);
-    const double of_unit = turns * each + (turns - 1) * (t->later + (hidden > 0 ? 0 : end));
+    /* A warpgroup of ping-pong begins every second tile, and waits where its last is not finished.
+     */
+    const double waits = hidden > products ? (double)(((int64_t)turns - 1) / 2) : 0;
+    const double of_unit = turns * products + waits * (hidden - products) +
+                           (turns - 1) * (t->later + (hidden > 0 ? 0 : end));
     return 1e-6 * (t->first + (of_unit > loads ? of_unit : loads) + end + parted);
 }

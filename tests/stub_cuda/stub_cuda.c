@@ -186,8 +186,9 @@ int cuDeviceGetName(char *name, int size, int device)
 
 int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
-    static const int known[][2] = {{8, 49152}, {10, 32},     {16, 4}, {75, 9},
-                                   {76, 0},    {97, 232448}, {115, 1}};
+    static const int known[][2] = {{8, 49152},   {10, 32},   {16, 4}, {75, 9},
+                                   {76, 0},      {37, 6144}, /* bits of an H200's memory */
+                                   {97, 232448}, {115, 1}};
     int code = stub_enter("cuDeviceGetAttribute", "(%d, %d)", attribute, device);
     const char *older = getenv("STUB_CUDA_CAPABILITY"); /* two digits: another GPU than sm_90 */
     if (!code && older && (attribute == 75 || attribute == 76)) {
@@ -196,6 +197,11 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
     }
     if (!code && older && attribute == 97) { /* 99 KiB of sm_86, 163 of sm_80 */
         *value = older[1] == '0' ? 166912 : 101376;
+        return 0;
+    }
+    const char *clock = getenv("STUB_CUDA_MEMORY_CLOCK"); /* kHz; an H200's if not set */
+    if (!code && attribute == 36) {
+        *value = clock ? atoi(clock) : 3201000;
         return 0;
     }
     for (size_t i = 0; !code && i < sizeof known / sizeof *known; i++)
