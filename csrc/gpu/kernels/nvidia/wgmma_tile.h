@@ -38,7 +38,7 @@ static_assert((SWAPPED ? row::tile_n : row::tile_m) == TALL_ROWS && row::lds == 
                   row::tile_k * sizeof(element<row::operands>::type) == MMF_WGMMA_LINE,
               "kernels.def");
 static_assert(!ROUNDED || (!SWAPPED && A_ALONG_K && B_ALONG_K), "float32 is multiplied along k");
-static_assert(!SWAPPED || A_ALONG_K, "a box of a line along m has 64 rows");
+static_assert(A_ALONG_K || row::tile_m % LINE == 0, "a box of a line along m has 64 rows");
 static_assert(row::threads == (CONSUMERS + 1) * GROUP, "kernels.def");
 static_assert(row::tile_m * PITCH * 4 <=
                   (SWAPPED ? MMF_WGMMA_RING_BYTES_OF_TWO : MMF_WGMMA_RING_BYTES),
@@ -186,7 +186,7 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t, 
                     load_box(a, args.a, full, k, m, a_batch);
                 } else {
                     MMF_UNROLL
-                    for (int i = 0; i < CONSUMERS; i++)
+                    for (int i = 0; i < row::tile_m / LINE; i++)
                         load_box(a + i * BOX_BYTES, args.a, full, m + i * LINE, k, a_batch);
                 }
                 if (both || turn.rank == 0)
