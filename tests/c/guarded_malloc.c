@@ -50,8 +50,9 @@ void free(void *memory)
 {
     for (int i = 0; memory && i < MOST; i++)
         if (atomic_load_explicit(&guarded[i], memory_order_relaxed) == memory) {
-            munmap(start_of_mapping(memory), lengths[i]);
-            guarded[i] = NULL;
+            const size_t length = lengths[i];
+            guarded[i] = NULL; /* first: another thread may be given the same pages */
+            munmap(start_of_mapping(memory), length);
             return;
         }
     __libc_free(memory);
