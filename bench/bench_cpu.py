@@ -13,7 +13,7 @@ with our call and once with torch's.
 
 Results are added to those of the same build and machine in the JSON file, so that a run can be made in pieces, one
 group (see --list) at a time. Once it holds every problem, the section of RESULTS.md for this kind of machine (amx,
-avx512 or avx2) is written from it.
+avx512 or avx2, and the cores where there are more than two) is written from it.
 Needs torch and ml_dtypes; torch.compile needs a C++ compiler.
 """
 
@@ -200,7 +200,7 @@ def main(arguments: list[str] | None = None, heap: str = "is as the C library ha
         print(f"{options.results.name} is left as it is: {why}")
     else:
         section = results.cpu_section(machine.sentence(about), rows, goals)
-        results.write_section(options.results, f"cpu {machine.kind()}", section)
+        results.write_section(options.results, f"cpu {machine.table()}", section)
     return 0
 
 

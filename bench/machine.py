@@ -81,6 +81,12 @@ def kind() -> str:
     return next((name for name in ("amx_bf16", "avx512", "avx2") if name in found), "portable").removesuffix("_bf16")
 
 
+def table() -> str:
+    """Which table of CPUs this machine's figures go to: its kind, and its cores where there are more than two."""
+    cores = os.cpu_count() or 1
+    return kind() + (f" {cores}" if cores > 2 else "")
+
+
 def about(heap: str) -> dict[str, Any]:
     """Facts that must be equal for two results to share a table. heap: see keep_heap."""
     return {

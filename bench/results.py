@@ -2,7 +2,7 @@
 
     python bench/results.py     writes "workspace" and "wheel" from build/reports (make test, make wheel)
 
-Role: bench_cpu.py writes "cpu amx", "cpu avx512" or "cpu avx2" by it.
+Role: bench_cpu.py writes "cpu amx", "cpu amx 16", "cpu avx512" or "cpu avx2" by it.
 """
 
 from __future__ import annotations
