@@ -43,7 +43,7 @@ def test_maps_are_made_for_every_call():
         ("cuLaunchKernelEx", 0, "gemm_wgmma_128x256x64_f16_nt"),
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_pingpong_128x192x64_f16_nt"),
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_64x128x64_f16_nt"),
-        ("cuFuncSetAttribute", 0, "gemm_wgmma_64x128x64_f16_nn"),  # once a kernel: no other test has this one
+        ("cuFuncSetAttribute", 0, "gemm_wgmma_64x128x64_f16_nn"),  # the first of its size: no other test has this one
     ],
 )
 def test_what_fails_is_named_and_the_next_call_works(function, skip, kernel):
@@ -81,6 +81,39 @@ def test_tiles_are_counted_in_31_bits():
     reasons = {row.name: row.reason for row in mf.explain(a, b).candidates}
     assert reasons["gemm_wgmma_16x128x64_f16_nt"] == "takes up to 2147482623 tiles"  # of 64 x 16 x 2^21
     assert reasons["gemm_wgmma_64x128x64_f16_nt"] is None
+
+
+def test_two_workgroups_on_a_unit_have_fewer_stages_each():
+    """Where tiles are more than the 4 units of the stand-in; what a kernel was allowed is never lowered."""
+    said = in_child("""
+        import matmul_fused.testing
+        def run(n):
+            x, w = DeviceArray(np.ones((64, 64), np.float16)), DeviceArray(np.ones((n, 64), np.float16).T)
+            assert (fetch(mf.matmul_fused(x, w)) == 64).all()
+        with mf.testing.force_kernel("gemm_wgmma_64x128x64_f16_nt"):
+            for n in (1024, 128, 1024):
+                run(n)
+        print(*calls("cuFuncSetAttribute"), sep="\\n")
+    """)
+    allowed = [f"cuFuncSetAttribute(gemm_wgmma_64x128x64_f16_nt, 8, {35840 + stages * 24576})" for stages in (3, 8)]
+    assert said.splitlines() == allowed
+
+
+def test_threads_that_ask_for_different_shared_memory():
+    in_child("""
+        import matmul_fused.testing
+        def run(n):
+            with mf.testing.force_kernel("gemm_wgmma_64x128x64_f16_nt"):
+                x, w = DeviceArray(np.ones((64, 64), np.float16)), DeviceArray(np.ones((n, 64), np.float16).T)
+                right.append((fetch(mf.matmul_fused(x, w)) == 64).all())
+        right = []
+        threads = [threading.Thread(target=run, args=(n,)) for n in (1024, 128) * 8]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(right) and len(right) == 16
+    """)
 
 
 def test_slower_memory_is_told_by_the_driver():

@@ -222,10 +222,12 @@ static mmf_status refuse_capture(const mmf_gpu *gpu, int instance, void *stream)
                     mmf_gpu_instances[instance].name);
 }
 
-/* Let a loaded function have so many bytes of dynamic shared memory. */
+/* Let a loaded function have so many bytes of dynamic shared memory, or more. Under `loading`. */
 static mmf_status allow_bytes(mmf_gpu *gpu, int instance, void *function, uint32_t bytes)
 {
     mmf_device_scope scope;
+    if (bytes <= atomic_load(&gpu->allowed_bytes[instance])) /* by another thread */
+        return MMF_OK;
     mmf_status status = mmf_driver_enter(gpu->driver, gpu->ordinal, &scope);
     if (status)
         return status;
@@ -254,8 +256,11 @@ mmf_status mmf_gpu_function(mmf_gpu *gpu, int instance, uint32_t dynamic_bytes, 
         *function = atomic_load(&gpu->functions[instance]);
     }
     if (!status && gpu->driver->allow_shared &&
-        dynamic_bytes > atomic_load_explicit(&gpu->allowed_bytes[instance], memory_order_acquire))
+        dynamic_bytes > atomic_load_explicit(&gpu->allowed_bytes[instance], memory_order_acquire)) {
+        pthread_mutex_lock(&gpu->loading);
         status = allow_bytes(gpu, instance, *function, dynamic_bytes);
+        pthread_mutex_unlock(&gpu->loading);
+    }
     return status;
 }
 
