@@ -125,12 +125,11 @@ static int facts(int ordinal, mmf_device_facts *out, mmf_driver_call *call)
     }
     if (!code)
         code = cu.attribute(&out->shared_most, ATTRIBUTE_SHARED_MOST, device);
-    if (!code)
-        code = cu.attribute(&clock, ATTRIBUTE_MEMORY_CLOCK, device);
-    if (!code)
-        code = cu.attribute(&width, ATTRIBUTE_MEMORY_WIDTH, device);
     out->memory_pools = pools;
-    out->memory = 2e3 * clock * width / 8; /* two transfers in a cycle */
+    /* Only the cost model asks for these: a device that does not say them is as good. */
+    if (!code && !cu.attribute(&clock, ATTRIBUTE_MEMORY_CLOCK, device) &&
+        !cu.attribute(&width, ATTRIBUTE_MEMORY_WIDTH, device))
+        out->memory = 2e3 * clock * width / 8; /* two transfers in a cycle */
     snprintf(out->arch, sizeof out->arch, "sm_%d%d", major, minor);
     return code;
 }
