@@ -91,7 +91,9 @@ def test_a_pair_of_which_one_is_the_same_for_all(torch, tile, expanded):
     compare(torch, got, torch.nn.functional.silu(a.double() @ gate.double()) * (a.double() @ up.double()))
 
 
-@pytest.mark.parametrize("tile", ["64x128x64", "16x128x64"])
+@pytest.mark.parametrize(
+    ("tile", "layout"), [("64x128x64", "nt"), ("64x128x64", "tn"), ("64x128x64", "tt"), ("16x128x64", "nt")]
+)
 @pytest.mark.parametrize("activation", [None, "gelu"])
 @pytest.mark.parametrize(
     ("m", "n", "k"),
@@ -105,27 +107,29 @@ def test_a_pair_of_which_one_is_the_same_for_all(torch, tile, expanded):
         (8, 40, 64),
     ],
 )
-def test_few_rows(torch, tile, activation, m, n, k):
+def test_few_rows(torch, tile, layout, activation, m, n, k):
     torch.manual_seed(5)
-    a, w = draw(torch, m, k), draw(torch, n, k, scale=k**-0.5)
-    z = a.double() @ w.double().T
+    a = draw(torch, m, k) if layout[0] == "n" else draw(torch, k, m + -m % 8).T[:m]
+    b = draw(torch, k, n, scale=k**-0.5) if layout[1] == "n" else draw(torch, n, k, scale=k**-0.5).T
+    z = a.double() @ b.double()
     for bias in (None, draw(torch, n), torch.randn(n, device=DEVICE)):
         out = torch.full((m + 1, n + 8), float("nan"), device=DEVICE, dtype=torch.bfloat16)
-        with force_kernel(f"gemm_wgmma_{tile}_bf16_nt"):
-            mf.matmul_fused(a, w.T, bias, activation, out=out[:m, :n])
+        with force_kernel(f"gemm_wgmma_{tile}_bf16_{layout}"):
+            mf.matmul_fused(a, b, bias, activation, out=out[:m, :n])
         want = z if bias is None else z + bias.double()
         compare(torch, out[:m, :n], torch.nn.functional.gelu(want) if activation else want)
         assert torch.isnan(out[m]).all()
         assert torch.isnan(out[:, n:]).all()
 
 
+@pytest.mark.parametrize("tile", ["128x128x64", "64x128x64"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-def test_padded_lines(torch, layout):
+def test_padded_lines(torch, tile, layout):
     torch.manual_seed(3)
     a = draw(torch, 256, 256)[:136, :72] if layout[0] == "n" else draw(torch, 256, 256)[:72, :136].mT
     b = draw(torch, 256, 256, scale=0.1)[:72, :200] if layout[1] == "n" else draw(torch, 256, 256)[:200, :72].mT
     out = torch.full((136, 256), float("nan"), device=DEVICE, dtype=torch.bfloat16)
-    with force_kernel(f"gemm_wgmma_128x128x64_bf16_{layout}"):
+    with force_kernel(f"gemm_wgmma_{tile}_bf16_{layout}"):
         mf.matmul_fused(a, b, activation="relu", out=out[:, :200])
     compare(torch, out[:, :200], (a.double() @ b.double()).relu())
     assert torch.isnan(out[:, 200:]).all()

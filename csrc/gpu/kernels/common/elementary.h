@@ -84,9 +84,10 @@ MMF_DEVICE float z_cdf_float(float z)
     return z * cdf_float(z);
 }
 
-/* z cdf(z) with one exponential and no reciprocal, for results of 16 bits: z / 2 + |z / 2| -
- * a cdf(-a) of a = |z|. The polynomial is log2(cdf(-a)): as a cdf for a <= 6 it errs by 1.5e-7, and
- * it falls to -185 at 16, where its power of two is 0. */
+/* z cdf(z) with one exponential and no reciprocal, for results of 16 bits in NVIDIA's epilogues of
+ * fragments and of single runs; -0 becomes 0. It is z / 2 + |z / 2| - a cdf(-a) of a = |z|. The
+ * polynomial is log2(cdf(-a)): as a cdf for a <= 6 it errs by 1.5e-7, and it falls to -185 at 16,
+ * where its power of two is 0. */
 MMF_DEVICE float short_z_cdf_float(float z)
 {
     const float a = __builtin_fminf(__builtin_fabsf(z), 16), half = 0.5f * z;

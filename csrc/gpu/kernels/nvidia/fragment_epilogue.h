@@ -79,7 +79,6 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     float alpha;
     int thread, first_row; /* of the tile */
     unsigned stores, biases;
-    int consumer;
 
     __attribute__((device, always_inline)) int column() const /* in a block */
     {
@@ -143,7 +142,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     {
         if (!Plain && args.gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
             float factor = alpha;
-            asm volatile("" : "+f"(factor)); /* not all pieces before the first one */
+            asm volatile("" : "+f"(factor)); /* or all pieces are scaled before the first one ends */
             MMF_UNROLL
             for (int i = 0; i < EACH; i++)
                 z[i] = fused(from[i], factor, row_bias[Up][i / 2 % 2]);
@@ -268,9 +267,9 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     }
 
     template <bool Gated>
-    __attribute__((device, always_inline)) void activate_as(int id, float *z, const float *up) const
+    __attribute__((device, always_inline)) void activate_as(float *z, const float *up) const
     {
-        switch (id) {
+        switch (args.gemm.activation) {
 #define MMF_HOT(id)                                                                                \
     case ACT_##id:                                                                                 \
         if (Gated == activation<ACT_##id>::gated)                                                  \
@@ -285,17 +284,18 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     {
         MMF_UNROLL
         for (int piece = 0; piece < PIECES / 2; piece++) {
+            static_assert(Plain || PIECE == CHUNK, "a piece is stored at once");
             float *const z = sum + piece * EACH, *const up = z + SUMS / 2;
             if (piece * CHUNK >= t.cols)
                 return;
             scale<0>(z, z, piece * PIECE);
             scale<1>(up, up, Columns / 2 + piece * PIECE);
-            activate_as<true>(args.gemm.activation, z, up);
+            activate_as<true>(z, up);
             store(z, 0, piece, batch);
         }
     }
 
-    /* Piece by piece, in registers of their own. */
+    /* After share_bias() and meet_group(): piece by piece, in registers of their own. */
     __attribute__((device, always_inline)) void finish(float (&sum)[HALVES][SUMS], int batch) const
     {
         if (!Plain && args.gemm.gated)
@@ -308,7 +308,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
                 take(sum, half, piece, z);
                 if (!Plain && args.gemm.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
                     add_c(z, piece);
-                activate_as<false>(args.gemm.activation, z, z);
+                activate_as<false>(z, z);
                 store(z, half, piece, batch);
             }
         }

@@ -168,7 +168,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
         first = false;
         float sum[1][Columns / 2];
         fragment_epilogue<row::operands, Columns> epilogue = {
-            args, t, {}, {}, 1, thread, consumer * 64, stores, biases, consumer};
+            args, t, {}, {}, 1, thread, consumer * 64, stores, biases};
         epilogue.start();
         multiply(args, r, turn, consumer, thread, sum[0]);
         epilogue.share_bias(); /* products of a warpgroup end together: the last bias was read */
@@ -197,7 +197,7 @@ template <> struct consumers<true> {
     }
 };
 
-/* Two workgroups of few rows may share a unit: one's products hide the other's begin and end. */
+/* Two workgroups of few rows may share a unit: one's products hide the other's beginning and end. */
 MMF_ENTRY MMF_THREADS_AT_ONCE(row::threads,
                               SWAPPED ? 2 : 1) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {

@@ -70,6 +70,7 @@ struct alternating {
     };
     static_assert(MMF_GEMM_OPERANDS * sizeof(char *) + sizeof(place) <= TILE_BYTES,
                   "behind the addresses of the operands");
+    static_assert(MMF_WGMMA_MATRICES + CONSUMERS * TILE_BYTES <= MMF_WGMMA_RING, "before the ring");
 
     static __attribute__((device, always_inline)) char *shared_of(int consumer)
     {
@@ -94,8 +95,7 @@ struct alternating {
                       thread,
                       0,
                       memory + MMF_WGMMA_STORES + consumer * 2 * MMF_WGMMA_STORE_BYTES,
-                      memory + MMF_WGMMA_BIASES + consumer * row::tile_n * 4,
-                      consumer};
+                      memory + MMF_WGMMA_BIASES + consumer * row::tile_n * 4};
         e.start();
         return e;
     }

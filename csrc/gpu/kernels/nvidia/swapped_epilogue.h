@@ -23,7 +23,7 @@ static_assert(!SWAPPED || (RUNS & (RUNS - 1)) == 0, "parts of k have as many run
 static_assert(!SWAPPED || RUNS * RUN_BYTES * WARPS <= MMF_WGMMA_BIASES - MMF_WGMMA_STORES,
               "the sums of other parts of k fit where stores are");
 static_assert(!SWAPPED || RUNS * RUN_BYTES * WARPS + CONSUMERS * MMF_WGMMA_STORE_BYTES <=
-                              MMF_WGMMA_RING_BYTES_OF_TWO,
+                              LEAST_STAGES * STAGE_BYTES,
               "those that are sent, and lines on their way to out, where stages were");
 static_assert(2 * STAGES * 8 <= MMF_WGMMA_SHARED_BARRIER - MMF_WGMMA_BARRIERS, "above the ring's");
 
@@ -66,7 +66,7 @@ struct swapped_epilogue {
     const mmf_wgmma_args &args;
     const tile &t;
     int batch, thread, consumer;
-    unsigned shared, rank, log; /* memory; of the cluster */
+    unsigned shared, rank, log; /* the address of shared memory; of the cluster */
     unsigned loaded[2];         /* the bias of two columns */
     float bias[2], alpha;
 

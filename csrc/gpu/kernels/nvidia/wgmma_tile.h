@@ -22,6 +22,7 @@ enum {
     STEPS = MMF_WGMMA_LINE / 32,                 /* of k that an instruction takes, in a line */
     STAGES = MMF_WGMMA_STAGES(row::tile_m, row::tile_n),
     STAGE_BYTES = MMF_WGMMA_STAGE_BYTES(row::tile_m, row::tile_n),
+    LEAST_STAGES = SWAPPED ? MMF_WGMMA_STAGES_OF_TWO(row::tile_m, row::tile_n) : (int)STAGES,
     TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
     HALF_N = row::tile_n / 2, /* columns of B that are loaded at once; gated: of a stream */
     HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
@@ -40,9 +41,12 @@ static_assert((SWAPPED ? row::tile_n : row::tile_m) == TALL_ROWS && row::lds == 
 static_assert(!ROUNDED || (!SWAPPED && A_ALONG_K && B_ALONG_K), "float32 is multiplied along k");
 static_assert(A_ALONG_K || row::tile_m % LINE == 0, "a box of a line along m has 64 rows");
 static_assert(row::threads == (CONSUMERS + 1) * GROUP, "kernels.def");
-static_assert(row::tile_m * PITCH * 4 <=
-                  (SWAPPED ? MMF_WGMMA_RING_BYTES_OF_TWO : MMF_WGMMA_RING_BYTES),
+static_assert(row::tile_m * PITCH * 4 <= LEAST_STAGES * STAGE_BYTES,
               "a tile of sums fits into the ring");
+static_assert(MMF_WGMMA_RING + STAGES * STAGE_BYTES <= 227 * 1024 &&
+                  2 * (MMF_WGMMA_RING + LEAST_STAGES * STAGE_BYTES + 1024) <=
+                      (SWAPPED ? 228 : 2 * 228) * 1024,
+              "the shared memory of a unit, of which each workgroup takes 1 KiB more");
 static_assert(2 * STAGES * 8 <= MMF_WGMMA_MATRICES - MMF_WGMMA_BARRIERS, "two for each stage");
 
 extern MMF_DYNAMIC_SHARED char dynamic_shared[];
@@ -78,7 +82,7 @@ struct ring {
         parity ^= stage == 0;
     }
 
-    /* From the start on, by so many stages. */
+    /* From the start on, by so many stages of a ring of STAGES. */
     __attribute__((device, always_inline)) void go_to(unsigned long long turn)
     {
         stage = (unsigned)(turn % STAGES);
@@ -212,7 +216,7 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t, 
 
 /* A workgroup from its begin to its end. Consumers::run(args, ring) is what the warpgroups that
  * multiply do; of each workgroup, Readers of them read a stage. The registers of a thread: before
- * these are set, the compiler's share for 384 threads. The first tile of the copies is found
+ * these are set, the compiler's share for the threads of a unit. The first tile of the copies is found
  * before the kernel before this one is done. */
 template <class Consumers, int Readers, int ProducerRegisters, int ConsumerRegisters>
 MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
