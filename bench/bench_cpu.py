@@ -195,12 +195,15 @@ def main(arguments: list[str] | None = None, heap: str = "is as the C library ha
     if options.plot:
         results.plot(rows, options.plot)
     missing = [p.name for p in PROBLEMS if p.name not in found]
+    name = f"cpu {machine.table()}"
     if options.quick or missing:
         why = "a quick run" if options.quick else f"{len(missing)} problems are still to be measured"
         print(f"{options.results.name} is left as it is: {why}")
+    elif not results.has_section(options.results, name):
+        print(f"{options.results.name} is left as it is: it has no section {name!r}")
     else:
         section = results.cpu_section(machine.sentence(about), rows, goals)
-        results.write_section(options.results, f"cpu {machine.table()}", section)
+        results.write_section(options.results, name, section)
     return 0
 
 

@@ -76,7 +76,7 @@ def _commit() -> str:
 
 
 def kind() -> str:
-    """The best instructions for 16-bit products here: what tables are told apart by."""
+    """The best instructions for 16-bit products here."""
     found = mf.info().cpu_features.split()
     return next((name for name in ("amx_bf16", "avx512", "avx2") if name in found), "portable").removesuffix("_bf16")
 

@@ -39,6 +39,10 @@ def section(text: str, name: str) -> str:
     return _parts(text, name)[1]
 
 
+def has_section(path: Path, name: str) -> bool:
+    return f"\n<!-- {name}: begin -->\n" in path.read_text()
+
+
 def write_section(path: Path, name: str, text: str) -> None:
     """Replace the text between the markers of a section."""
     before, _, after = _parts(path.read_text(), name)

@@ -247,6 +247,7 @@ def two_problems(bench_cpu, rivals, monkeypatch, tmp_path):
     monkeypatch.setattr(bench_cpu, "PROBLEMS", problems)
     monkeypatch.setattr(bench_cpu, "run", canned)
     monkeypatch.setattr(bench_cpu.machine, "kind", lambda: "avx512")
+    monkeypatch.setattr(bench_cpu.machine, "table", lambda: "avx512")
     goal = bench_cpu.results.Goal(2.9, 2.1, prepacked=7)
     monkeypatch.setitem(bench_cpu.GOALS, "avx512", {"float32": goal, "float16": goal})
     (tmp_path / "R.md").write_text("above\n<!-- cpu avx512: begin -->\nold\n<!-- cpu avx512: end -->\nbelow\n")
