@@ -199,7 +199,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
         *value = older[1] == '0' ? 166912 : 101376;
         return 0;
     }
-    const char *clock = getenv("STUB_CUDA_MEMORY_CLOCK"); /* kHz, or nothing; an H200's if not set */
+    const char *clock = getenv("STUB_CUDA_MEMORY_CLOCK"); /* kHz; an H200's if not set */
     if (!code && attribute == 36) {
         *value = clock ? atoi(clock) : 3201000;
         return 0;

@@ -142,7 +142,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     {
         if (!Plain && args.gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
             float factor = alpha;
-            asm volatile("" : "+f"(factor)); /* or all pieces are scaled before the first one ends */
+            asm volatile("" : "+f"(factor)); /* or all pieces are scaled first */
             MMF_UNROLL
             for (int i = 0; i < EACH; i++)
                 z[i] = fused(from[i], factor, row_bias[Up][i / 2 % 2]);

@@ -214,10 +214,10 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t, 
     }
 }
 
-/* A workgroup from its begin to its end. Consumers::run(args, ring) is what the warpgroups that
+/* A workgroup from its beginning to its end. Consumers::run(args, ring) is what the warpgroups that
  * multiply do; of each workgroup, Readers of them read a stage. The registers of a thread: before
- * these are set, the compiler's share for the threads of a unit. The first tile of the copies is found
- * before the kernel before this one is done. */
+ * these are set, the compiler's share for the threads of a unit. The first tile of the copies is
+ * found before the kernel before this one is done. */
 template <class Consumers, int Readers, int ProducerRegisters, int ConsumerRegisters>
 MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
 {
