@@ -32,9 +32,9 @@ bool mmf_wgmma_shares_b(const mmf_kernel *kernel, const mmf_problem *p)
 /* Microseconds, measured on an H200 at boost clocks. A step of k: alone, while the other units are
  * idle; busy, while all are; starved, the same on an H100, whose memory is slower (as on an H200
  * where it was not measured). What a tile takes besides, the first and those after it; what
- * activations dearer than relu add to it. Of ping-pong, `hidden` is
- * the epilogue, under the products of the other warpgroup. Those of tf32 (a tile_k of 32) are of
- * the same loop: fitted to a 1024^3, by 128 x 64, and a 4096^3, by 128 x 256. */
+ * activations dearer than relu add to it. Of ping-pong, `hidden` is the epilogue, under the
+ * products of the other warpgroup. Those of tf32 (a tile_k of 32) are of the same loop: fitted to a
+ * 1024^3, by 128 x 64, and a 4096^3, by 128 x 256. */
 typedef struct tile_time {
     int tile_m, tile_n, tile_k;
     double alone, busy, starved, first, later, dear, hidden;
