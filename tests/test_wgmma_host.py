@@ -100,8 +100,10 @@ def test_two_workgroups_on_a_unit_have_fewer_stages_each():
 
 
 def test_threads_that_ask_for_different_shared_memory():
-    in_child("""
+    """They ask one after the other: never again for what was allowed, nor for less."""
+    said = in_child("""
         import matmul_fused.testing
+        os.environ["STUB_CUDA_SLOW_ATTRIBUTE"] = "1"
         def run(n):
             with mf.testing.force_kernel("gemm_wgmma_64x128x64_f16_nt"):
                 x, w = DeviceArray(np.ones((64, 64), np.float16)), DeviceArray(np.ones((n, 64), np.float16).T)
@@ -113,7 +115,10 @@ def test_threads_that_ask_for_different_shared_memory():
         for thread in threads:
             thread.join()
         assert all(right) and len(right) == 16
+        print(*(line.rpartition(", ")[2].strip(")") for line in calls("cuFuncSetAttribute")))
     """)
+    allowed = [int(size) for size in said.split()]
+    assert allowed == sorted(set(allowed))
 
 
 def test_slower_memory_is_told_by_the_driver():

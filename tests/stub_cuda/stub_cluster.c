@@ -5,7 +5,9 @@
 #include "gpu/kernels/nvidia/wgmma_args.h"
 #include "stub_cuda.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     MOST_SHARED = 232448,
@@ -48,6 +50,8 @@ int cuFuncSetAttribute(void *f, int attribute, int value)
     int code = stub_enter("cuFuncSetAttribute", "(%s, %d, %d)", kernel->name, attribute, value);
     if (!code && (attribute != FUNCTION_MAX_DYNAMIC_SHARED || value < 0 || value > MOST_SHARED))
         code = STUB_INVALID_VALUE;
+    if (getenv("STUB_CUDA_SLOW_ATTRIBUTE")) /* so that threads meet here */
+        usleep(20000);
     if (!code)
         kernel->shared = (unsigned)value;
     return code;
