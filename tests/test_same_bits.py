@@ -26,21 +26,40 @@ def lines(*results):
 
 
 @pytest.mark.parametrize(
-    ("there", "any_text", "says"),
+    ("there", "any_text", "new", "says"),
     [
-        (lines("aa", "refused: E: x"), False, None),
-        (lines("aa", "refused: E: y"), True, None),
-        (lines("aa", "refused: E: y"), False, "there refused: E: y"),
-        (lines("ab", "refused: E: x"), False, "there ab"),
-        (lines("aa", "aa"), True, "there aa"),
-        (lines("aa"), False, "ended early"),
-        (lines("aa", "refused: E: x", "aa"), False, "ended early"),
+        (lines("aa", "refused: E: x"), False, False, None),
+        (lines("aa", "refused: E: y"), True, False, None),
+        (lines("aa", "refused: E: y"), False, True, "there refused: E: y"),
+        (lines("refused: E: x", "refused: E: x"), False, True, None),
+        (lines("refused: E: x", "refused: E: x"), True, False, "there refused: E: x"),
+        (lines("aa", "bb"), True, True, "there bb"),
+        (lines("ab", "refused: E: x"), False, True, "there ab"),
+        (lines("aa"), False, False, "ended early"),
+        (lines("aa", "refused: E: x", "aa"), False, False, "ended early"),
     ],
 )
-def test_compare(there, any_text, says):
-    differing = same_bits.compare([lines("aa", "refused: E: x"), there], CASES, ["row"], any_text)
+def test_compare(there, any_text, new, says):
+    differing = same_bits.compare([lines("aa", "refused: E: x"), there], CASES, ["row"], any_text, new)
     assert len(differing) == (says is not None)
     assert says is None or says in differing[0]
+
+
+def test_any_nan_forgives_the_sign_and_payload_of_a_nan(monkeypatch):
+    inputs, call = make_inputs(CASES[0], 0), mf.matmul_fused
+
+    def result(bits, any_nan):
+        def changed(**arguments):
+            out = call(**arguments)
+            out.reshape(-1).view(np.uint32)[4] = bits
+            return out
+
+        monkeypatch.setattr(mf, "matmul_fused", changed)
+        return same_bits.result(testing, inputs, ROW, any_nan)
+
+    quiet, negative, one = 0x7FC00000, 0xFFC00001, 0x3F800000
+    assert result(quiet, False) != result(negative, False)
+    assert result(quiet, True) == result(negative, True) != result(one, True)
 
 
 @pytest.mark.parametrize("case", CASES, ids=["new", "written"])

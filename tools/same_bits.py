@@ -7,6 +7,8 @@ type and text. Exit status 1: something differs; the first differing cases are p
   --sample N    N cases of the list, chosen by --seed, instead of all (44,000 cases: 15 minutes of two quiet cores)
   --rows A,B    these kernels only, "chosen" is what the plan chooses; cpu_reference takes most of the time
   --any-text    refusals may differ in their text
+  --any-nan     a NaN may differ in its sign and payload
+  --new         a run that REV refuses and this checkout does not is counted, not a difference
 """
 
 from __future__ import annotations
@@ -48,9 +50,13 @@ def chosen_cases(testing: Any, sample: int, seed: int) -> list[Any]:
     return random.Random(seed).sample(cases, sample) if 0 < sample < len(cases) else list(cases)
 
 
-def result(testing: Any, inputs: Any, row: str) -> str:
+def result(testing: Any, inputs: Any, row: str, any_nan: bool = False) -> str:
     """A digest of all operands and the new result after the call; or the refusal."""
     import numpy as np
+
+    def same_nan(array: Any) -> Any:
+        floats = any_nan and array.dtype.kind != "i"
+        return np.where(np.isnan(array), array.dtype.type(np.nan), array) if floats else array
 
     import matmul_fused as mf
 
@@ -66,21 +72,21 @@ def result(testing: Any, inputs: Any, row: str) -> str:
         return f"{REFUSED}{type(error).__name__}: {text}"
     digest = hashlib.blake2b(digest_size=16)
     for operand in operands:
-        digest.update(operand.buffer.view(np.uint8))
+        digest.update(same_nan(operand.buffer).view(np.uint8))
     if "out" not in arrays:
         digest.update(f"{out.shape}{out.dtype}".encode())
-        digest.update(np.ascontiguousarray(out).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(same_nan(out)).reshape(-1).view(np.uint8))
     return digest.hexdigest()
 
 
-def worker(rows: list[str], sample: int, seed: int) -> None:
+def worker(rows: list[str], sample: int, seed: int, any_nan: bool) -> None:
     """Print one JSON object {row: result} per case."""
     import matmul_fused.testing  # noqa: F401
 
     testing = case_list()
     for case in chosen_cases(testing, sample, seed):
         inputs = testing.make_inputs(case, seed)
-        print(json.dumps({row: result(testing, inputs, row) for row in rows}))
+        print(json.dumps({row: result(testing, inputs, row, any_nan) for row in rows}))
 
 
 def kernels(site: Path) -> list[str]:
@@ -110,14 +116,15 @@ def common_rows(options: argparse.Namespace, here: list[str], there: list[str]) 
 def start(site: Path, options: argparse.Namespace, rows: list[str]) -> subprocess.Popen[str]:
     command = [sys.executable, __file__, "--worker", "--rows", ",".join(rows)]
     command += ["--sample", str(options.sample), "--seed", str(options.seed)]
+    command += ["--any-nan"] if options.any_nan else []
     # the number of threads changes no bits (tests/test_sweep.py): one leaves the other core to the other side
     environment = beside.environment(site, MATMUL_FUSED_NUM_THREADS="1")
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def compare(sides: Sequence[Iterable[str]], cases: list[Any], rows: list[str], any_text: bool) -> list[str]:
+def compare(sides: Sequence[Iterable[str]], cases: list[Any], rows: list[str], any_text: bool, new: bool) -> list[str]:
     """The differing runs, in words. sides: the lines of two workers. Prints progress and a line per row."""
-    equal, refused, texts = Counter(), Counter(), Counter()
+    equal, refused, added, texts = Counter(), Counter(), Counter(), Counter()
     differing = []
     began = shown = time.monotonic()
     for number, (case, *lines) in enumerate(zip_longest(cases, *sides), 1):
@@ -130,6 +137,9 @@ def compare(sides: Sequence[Iterable[str]], cases: list[Any], rows: list[str], a
             if mine == theirs or (both_refuse and any_text):
                 (refused if both_refuse else equal)[row] += 1
                 continue
+            if new and theirs.startswith(REFUSED) and not mine.startswith(REFUSED):
+                added[row] += 1
+                continue
             differing.append(f"{row}, {case.id}\n    here  {mine}\n    there {theirs}")
             if both_refuse:
                 texts[mine, theirs] += 1
@@ -137,7 +147,7 @@ def compare(sides: Sequence[Iterable[str]], cases: list[Any], rows: list[str], a
             shown = time.monotonic()
             print(f"{number} of {len(cases)} cases, {shown - began:.0f} s, {len(differing)} runs differ", flush=True)
     for row in rows:
-        print(f"{row}: {equal[row]} results are the same bits, {refused[row]} refusals the same")
+        print(f"{row}: {equal[row]} results are the same bits, {refused[row]} refusals the same, {added[row]} new")
     for (mine, theirs), count in texts.most_common(SHOWN):
         print(f"{count} refusals differ in their text:\n    here  {mine}\n    there {theirs}")
     return differing
@@ -150,10 +160,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", default="", metavar="A,B")
     parser.add_argument("--any-text", action="store_true")
+    parser.add_argument("--any-nan", action="store_true")
+    parser.add_argument("--new", action="store_true")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        worker(options.rows.split(","), options.sample, options.seed)
+        worker(options.rows.split(","), options.sample, options.seed, options.any_nan)
         return 0
     if not options.revision:
         parser.error("which revision? python tools/same_bits.py REV")
@@ -163,7 +175,7 @@ def main() -> int:
     sides = [start(site, options, rows) for site in sites]
     try:
         cases = chosen_cases(case_list(), options.sample, options.seed)
-        differing = compare([side.stdout for side in sides], cases, rows, options.any_text)
+        differing = compare([side.stdout for side in sides], cases, rows, options.any_text, options.new)
     finally:
         for side in sides:
             side.kill()
