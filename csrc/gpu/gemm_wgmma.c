@@ -291,6 +291,7 @@ static void add_launch(const mmf_kernel *kernel, const mmf_problem *p, mmf_confi
         args->gemm.tiles_m = (args->gemm.tiles_m + cluster - 1) / cluster;
     args->cluster_log = (uint32_t)log;
     args->parts_log = (uint32_t)parts;
+    args->group_rows = mmf_wgmma_group_rows(p);
     args->out_by_copies = swapped && args->gemm.epilogue == MMF_EPILOGUE_REGISTERS &&
                           !args->gemm.gated && p->dtype[MMF_C] == MMF_ABSENT &&
                           kernel->tile_m >> parts >= MMF_WGMMA_STORED_ROWS && describe_out(p, &m);

@@ -13,6 +13,9 @@ int mmf_wgmma_parts_log(const mmf_kernel *kernel, const mmf_problem *problem, in
 /* Do two workgroups, one above the other, share B, where none has a part of k? */
 bool mmf_wgmma_shares_b(const mmf_kernel *kernel, const mmf_problem *problem);
 
+/* Tiles run down groups of so many rows of clusters. */
+unsigned mmf_wgmma_group_rows(const mmf_problem *problem);
+
 /* Of the product's launch; 0: the GPU is not known. */
 double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *problem, double tiles);
 

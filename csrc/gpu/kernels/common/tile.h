@@ -78,20 +78,20 @@ struct place_of_tile {
     unsigned m, n; /* in tiles */
 };
 
-/* Neighbours in time share rows of A and columns of B in the caches: tiles run down groups of GROUP
- * rows of tiles. */
-MMF_DEVICE place_of_tile find_place(const mmf_gemm_args &args, unsigned long long index)
+/* Neighbours in time share rows of A and columns of B in the caches: tiles run down groups of so
+ * many rows of tiles. */
+MMF_DEVICE place_of_tile find_place(const mmf_gemm_args &args, unsigned long long index,
+                                    unsigned rows = MMF_DEAL_ROWS)
 {
-    enum { GROUP = MMF_DEAL_ROWS };
     const unsigned tiles_m = (unsigned)args.tiles_m, tiles_n = (unsigned)args.tiles_n;
     const unsigned long long per_batch = tiles_m * tiles_n;
     const unsigned long long batch = args.batch_ndim ? index / per_batch : 0;
     const unsigned at = (unsigned)(index - batch * per_batch);
-    const unsigned group = tiles_m > GROUP ? at / (GROUP * tiles_n) : 0;
-    const unsigned within = at - group * GROUP * tiles_n;
-    const unsigned left = tiles_m - group * GROUP, height = left < GROUP ? left : GROUP;
+    const unsigned group = tiles_m > rows ? at / (rows * tiles_n) : 0;
+    const unsigned within = at - group * rows * tiles_n;
+    const unsigned left = tiles_m - group * rows, height = left < rows ? left : rows;
     const unsigned column = within / height;
-    return {batch, group * GROUP + within - column * height, column};
+    return {batch, group * rows + within - column * height, column};
 }
 
 /* The tile of this number. */

@@ -65,11 +65,9 @@ MMF_DEVICE void meet_group(int consumer)
 template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     enum {
         HALVES = Plain ? 2 : 1, /* of 64 rows */
-        CHUNK = 64,             /* columns that are stored at once: a line of shared memory */
-        PIECE = Plain && Columns > 128 ? 32 : CHUNK, /* that are finished at once */
+        CHUNK = 64,             /* columns of a line of shared memory, and of a store */
+        PIECE = Columns % 128 ? CHUNK / 2 : 2 * CHUNK, /* that are finished at once */
         PIECES = Columns / PIECE,
-        BLOCKS = PIECE / 8, /* of eight columns */
-        EACH = 4 * BLOCKS,  /* sums of a piece */
         SUMS = Columns / 2,
     };
     const mmf_wgmma_args &args;
@@ -136,27 +134,34 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
         return loaded_bias<Dtype>(args.gemm, bits);
     }
 
+    /* Where a column's bias is shared: those of a thread follow each other, and the threads of
+     * eight columns read from different banks. */
+    __attribute__((device, always_inline)) unsigned bias_at(int col) const
+    {
+        return biases + (col % 8 / 2 * (Columns / 4 + 4) + col / 8 * 2) * 4;
+    }
+
     /* z of a piece from its sums, where column 0 of the piece is `first`; Up: of the up columns. */
-    template <int Up>
+    template <int Up, int Width>
     __attribute__((device, always_inline)) void scale(const float *from, float *z, int first) const
     {
         if (!Plain && args.gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
             float factor = alpha;
             asm volatile("" : "+f"(factor)); /* or all pieces are scaled first */
             MMF_UNROLL
-            for (int i = 0; i < EACH; i++)
+            for (int i = 0; i < Width / 2; i++)
                 z[i] = fused(from[i], factor, row_bias[Up][i / 2 % 2]);
             return;
         }
         MMF_UNROLL
-        for (int b = 0; b < BLOCKS; b++) {
-            mmf_float2 pair;
-            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                         : "=f"(pair.x), "=f"(pair.y)
-                         : "r"(biases + (first + column() + 8 * b) * 4));
+        for (int b = 0; b < Width / 8; b += 2) {
+            mmf_float4 four; /* of two blocks */
+            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+                         : "r"(bias_at(first + column() + 8 * b)));
             MMF_UNROLL
-            for (int i = 4 * b; i < 4 * b + 4; i++)
-                z[i] = fused(from[i], alpha, i % 2 ? pair.y : pair.x);
+            for (int i = 0; i < 8; i++)
+                z[4 * b + i] = fused(from[4 * b + i], alpha, four[i / 4 * 2 + i % 2]);
         }
     }
 
@@ -169,15 +174,15 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
             MMF_UNROLL
             for (int p = 0; p < PIECES; p++)
                 if (half == h && piece == p)
-                    scale<0>(sum[h] + p * EACH, z, p * PIECE);
+                    scale<0, PIECE>(sum[h] + p * PIECE / 2, z, p * PIECE);
         }
     }
 
-    template <int Id>
+    template <int Id, int Width>
     __attribute__((device, always_inline)) void activate(float *of_gate, const float *of_up) const
     {
         MMF_UNROLL
-        for (int i = 0; i < EACH; i += 8) {
+        for (int i = 0; i < Width / 2; i += 8) {
             mmf_float2 z[4], up[4];
             MMF_UNROLL
             for (int p = 0; p < 4; p++) {
@@ -205,7 +210,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
             const unsigned short *const line =
                 (const unsigned short *)t.matrix(MMF_GEMM_C) + (t.m0 + row(eight)) * pitch + t.n0;
             MMF_UNROLL
-            for (int b = 0; b < BLOCKS; b++) {
+            for (int b = 0; b < PIECE / 8; b++) {
                 if (first + 8 * b >= t.cols)
                     continue;
                 const mmf_float2 c = unpack_pair<Dtype>(*(const unsigned *)(line + first + 8 * b));
@@ -216,40 +221,58 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
         }
     }
 
-    /* A warp's 16 rows of a piece to its own part of a buffer; a chunk's last one sends it. */
-    __attribute__((device, always_inline)) void store(const float *z, int half, int piece,
-                                                      int batch) const
+    /* Chunks of a tile that were written, and where the newest one goes. */
+    struct chunks {
+        int count, x, y;
+    };
+
+    /* A warp's 16 rows of a piece to its own part of the buffers of its chunks, where column 0 of
+     * the piece is `first`. Two chunks are sent at once: waits and fences take longer than their
+     * stores. */
+    template <int Width>
+    __attribute__((device, always_inline)) void store(const float *z, int half, int first,
+                                                      chunks &c, int batch) const
     {
-        enum { PARTS = CHUNK / PIECE };
-        const int chunk = piece / PARTS, part = piece % PARTS;
-        const unsigned buffer = stores + chunk % 2 * MMF_WGMMA_STORE_BYTES +
-                                thread / 32 * (MMF_WGMMA_WARP_ROWS * MMF_WGMMA_LINE);
+        enum { PART = Width < CHUNK ? Width : (int)CHUNK }; /* of a chunk */
+        const unsigned buffers = stores + thread / 32 * (MMF_WGMMA_WARP_ROWS * MMF_WGMMA_LINE);
         const int lane = thread % 32, line = lane % 16;
-        if (part == 0) {
-            if (is_elected()) {
-                if (chunk == 0)
-                    wait_for_stores<0>(); /* the newest before may be from either buffer */
-                else
-                    wait_for_stores<1>();
-            }
-            meet_warp();
-        }
         MMF_UNROLL
-        for (int b = 0; b < BLOCKS; b += 2) {
-            unsigned bits[4];
+        for (int i = 0; i < Width; i += PART) {
+            const int at = first + i, second = Width > CHUNK ? i / CHUNK : c.count % 2;
+            const unsigned buffer = buffers + second * MMF_WGMMA_STORE_BYTES;
+            if (at % CHUNK == 0 && !second) {
+                if (is_elected())
+                    wait_for_stores<0>();
+                meet_warp();
+            }
             MMF_UNROLL
-            for (int i = 0; i < 4; i++)
-                bits[i] = pack_pair<Dtype>((mmf_float2){z[4 * b + 2 * i], z[4 * b + 2 * i + 1]});
-            const int unit = part * BLOCKS + b + lane / 16;
-            store_matrices(buffer + line * 128 + ((unit ^ (line & 7)) << 4), bits);
+            for (int b = 0; b < PART / 8; b += 2) {
+                unsigned bits[4];
+                MMF_UNROLL
+                for (int j = 0; j < 4; j++) {
+                    const float *const pair = z + i / 2 + 4 * b + 2 * j;
+                    bits[j] = pack_pair<Dtype>((mmf_float2){pair[0], pair[1]});
+                }
+                const int unit = at % CHUNK / 8 + b + lane / 16;
+                store_matrices(buffer + line * 128 + ((unit ^ (line & 7)) << 4), bits);
+            }
+            const int end = at + PART;
+            if (end % CHUNK)
+                return;
+            const int x = (int)t.n0 + end - CHUNK;
+            const int y = (int)t.m0 + first_row + half * 64 + thread / 32 * 16;
+            const bool last = half == HALVES - 1 && end >= t.cols;
+            if (second || (Width <= CHUNK && last)) {
+                publish_to_copies();
+                meet_warp();
+                if (is_elected()) {
+                    if (second)
+                        store_box(args.out, buffers, c.x, c.y, batch);
+                    store_box(args.out, buffer, x, y, batch);
+                }
+            }
+            c = {c.count + 1, x, y};
         }
-        if (part < PARTS - 1)
-            return;
-        publish_to_copies();
-        meet_warp();
-        if (is_elected())
-            store_box(args.out, buffer, (int)t.n0 + chunk * CHUNK,
-                      (int)t.m0 + first_row + half * 64 + thread / 32 * 16, batch);
     }
 
     /* The bias of start() for all threads of the warpgroup; not while one of them finishes. */
@@ -260,38 +283,38 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
             row_bias[g] = (mmf_float2){bias_of(loaded[g][0]), bias_of(loaded[g][1])};
         const bool wide = args.gemm.dtype[MMF_GEMM_BIAS] == MMF_GEMM_FLOAT32;
         if (2 * thread < Columns)
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(biases + thread * 8),
+            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(bias_at(2 * thread)),
                          "f"(bias_of(loaded[0][0])),
                          "f"(bias_of(wide ? loaded[0][1] : loaded[0][0] >> 16))
                          : "memory");
     }
 
-    template <bool Gated>
+    template <bool Gated, int Width>
     __attribute__((device, always_inline)) void activate_as(float *z, const float *up) const
     {
         switch (args.gemm.activation) {
 #define MMF_HOT(id)                                                                                \
     case ACT_##id:                                                                                 \
         if (Gated == activation<ACT_##id>::gated)                                                  \
-            activate<ACT_##id>(z, up);                                                             \
+            activate<ACT_##id, Width>(z, up);                                                      \
         break;
 #include "problem/activations.def"
         }
     }
 
     /* In the registers of the sums. */
-    __attribute__((device, always_inline)) void finish_gated(float (&sum)[SUMS], int batch) const
+    __attribute__((device, always_inline)) void finish_gates(float (&sum)[SUMS], int batch) const
     {
+        float *const up = sum + SUMS / 2;
+        chunks c = {};
         MMF_UNROLL
-        for (int piece = 0; piece < PIECES / 2; piece++) {
-            static_assert(Plain || PIECE == CHUNK, "a piece is stored at once");
-            float *const z = sum + piece * EACH, *const up = z + SUMS / 2;
-            if (piece * CHUNK >= t.cols)
+        for (int n = 0; n < Columns / 2; n += CHUNK) {
+            scale<0, CHUNK>(sum + n / 2, sum + n / 2, n);
+            scale<1, CHUNK>(up + n / 2, up + n / 2, Columns / 2 + n);
+            activate_as<true, CHUNK>(sum + n / 2, up + n / 2);
+            store<CHUNK>(sum + n / 2, 0, n, c, batch);
+            if (n + CHUNK >= t.cols)
                 return;
-            scale<0>(z, z, piece * PIECE);
-            scale<1>(up, up, Columns / 2 + piece * PIECE);
-            activate_as<true>(z, up);
-            store(z, 0, piece, batch);
         }
     }
 
@@ -299,17 +322,18 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     __attribute__((device, always_inline)) void finish(float (&sum)[HALVES][SUMS], int batch) const
     {
         if (!Plain && args.gemm.gated)
-            return finish_gated(sum[0], batch);
+            return finish_gates(sum[0], batch);
+        chunks c = {};
         MMF_ROLLED
         for (int half = 0; half < HALVES; half++) {
             MMF_ROLLED
-            for (int piece = 0; piece / (CHUNK / PIECE) * CHUNK < t.cols; piece++) {
-                float z[EACH];
+            for (int piece = 0; piece * PIECE / CHUNK * CHUNK < t.cols; piece++) {
+                float z[PIECE / 2];
                 take(sum, half, piece, z);
                 if (!Plain && args.gemm.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
                     add_c(z, piece);
-                activate_as<false>(z, z);
-                store(z, half, piece, batch);
+                activate_as<false, PIECE>(z, z);
+                store<PIECE>(z, half, piece * PIECE, c, batch);
             }
         }
     }

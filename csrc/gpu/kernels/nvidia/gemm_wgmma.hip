@@ -28,29 +28,36 @@ MMF_DEVICE void meet_consumers()
     named_barrier<1, CONSUMERS * GROUP>();
 }
 
-/* sum = the products of a tile and a part of k, this warpgroup's 64 rows of tall. */
+typedef products<FLAT, row::operands, TALL_ALONG_K, FLAT_ALONG_K> product;
+
+/* sum = the products of a stage, plus what it was if `more`, of this warpgroup's 64 rows of tall.
+ */
+MMF_DEVICE void multiply_stage(const ring &r, int consumer, float (&sum)[SUMS], bool more)
+{
+    wait_for(r.full + 8 * r.stage, r.parity);
+    const unsigned long long tall = describe<TALL_ALONG_K>(r.tall() + consumer * BOX_BYTES),
+                             flat = describe<FLAT_ALONG_K>(r.flat());
+    products_begin();
+    MMF_UNROLL
+    for (int i = 0; i < STEPS; i++)
+        product::add_to(sum, tall + i * next_k<TALL_ALONG_K>(), flat + i * next_k<FLAT_ALONG_K>(),
+                        i > 0 || more);
+    products_end();
+}
+
+/* sum += the products of a tile and a part of k but for the first stage's, which are under way. */
 MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, const turns &turn, int consumer,
                          int thread, float (&sum)[SUMS])
 {
-    typedef products<FLAT, row::operands, TALL_ALONG_K, FLAT_ALONG_K> product;
     const int readers = readers_of(args), reader = is_parted(args) ? (int)turn.rank : thread;
-    unsigned before = 0;
+    unsigned before = r.stage;
+    r.advance();
     MMF_ROLLED
-    for (int k = turn.k_begin; k < turn.k_end; k += row::tile_k) {
-        wait_for(r.full + 8 * r.stage, r.parity);
-        const unsigned long long tall = describe<TALL_ALONG_K>(r.tall() + consumer * BOX_BYTES),
-                                 flat = describe<FLAT_ALONG_K>(r.flat());
-        products_begin();
-        MMF_UNROLL
-        for (int i = 0; i < STEPS; i++)
-            product::add_to(sum, tall + i * next_k<TALL_ALONG_K>(),
-                            flat + i * next_k<FLAT_ALONG_K>(), i > 0 || k > turn.k_begin);
-        products_end();
-        if (k > turn.k_begin) {
-            wait_for_all_but_one();
-            if (thread < readers)
-                arrive_at(r.empty + 8 * before, reader);
-        }
+    for (int k = turn.k_begin + row::tile_k; k < turn.k_end; k += row::tile_k) {
+        multiply_stage(r, consumer, sum, true);
+        wait_for_all_but_one();
+        if (thread < readers)
+            arrive_at(r.empty + 8 * before, reader);
         before = r.stage;
         r.advance();
     }
@@ -78,12 +85,14 @@ MMF_DEVICE void put_sums(float alpha, float *lines, int consumer, int thread,
     }
 }
 
-/* The tile's matrices, for all who multiply. */
-MMF_DEVICE void place_matrices(const mmf_gemm_args &args, const tile &t, int batch)
+/* Matrices of a batch index, for all who multiply. */
+MMF_DEVICE char *share_matrices(const mmf_gemm_args &args, int batch)
 {
+    char *const matrices = dynamic_shared + MMF_WGMMA_MATRICES;
     meet_consumers(); /* the last tile's are not needed any more */
-    find_matrices(args, batch, t.matrices);
+    find_matrices(args, batch, (char **)matrices);
     meet_consumers();
+    return matrices;
 }
 
 /* The bias of the tile's columns comes to the last cache while products are summed. */
@@ -107,24 +116,32 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
     const float alpha = general ? (float)args.gemm.alpha : 1;
     const bool by_copies = SWAPPED && args.out_by_copies, parted = is_parted(args);
     float sum[SUMS];
-    int batch;
     turns turn;
     turn.start(args);
-    const tile t = turn.take(args, &batch);
+    const place at = turn.take(args);
+    const tile t = tile_at(args, at, share_matrices(args.gemm, at.batch));
     some_rows some = {t.rows, 0};
     if (parted) {
         const int share = row::tile_m >> args.cluster_log;
         some.first = share * (int)turn.rank;
         some.count = t.rows - some.first < share ? t.rows - some.first : share;
     }
-    place_matrices(args.gemm, t, batch);
-    swapped_epilogue swapped = {
-        args,           t,  batch, thread, consumer, shared_address(dynamic_shared),
-        parted ? turn.rank : 0, args.parts_log, {}, {}, 1};
+    swapped_epilogue swapped = {args,
+                                t,
+                                at.batch,
+                                thread,
+                                consumer,
+                                shared_address(dynamic_shared),
+                                parted ? turn.rank : 0,
+                                args.parts_log,
+                                {},
+                                {},
+                                1};
     if (by_copies)
         swapped.start();
     else
         prefetch_bias(args.gemm, t);
+    multiply_stage(r, consumer, sum, false);
     multiply(args, r, turn, consumer, thread, sum);
     meet_consumers(); /* nobody reads the ring any more */
     if (by_copies)
@@ -149,31 +166,32 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
     finish_general<float>(args.gemm, all);
 }
 
-/* One tile after the other. */
+/* One tile after the other. What a tile needs besides its products is found under the first ones.
+ */
 template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, ring r)
 {
     const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
     const unsigned shared = shared_address(dynamic_shared);
     const unsigned stores = shared + MMF_WGMMA_STORES + consumer * 2 * MMF_WGMMA_STORE_BYTES;
-    const unsigned biases = shared + MMF_WGMMA_BIASES + consumer * row::tile_n * 4;
-    bool first = true;
+    const unsigned biases = shared + MMF_WGMMA_BIASES + consumer * MMF_WGMMA_BIAS_BYTES;
+    char *matrices = share_matrices(args.gemm, 0);
     turns turn;
     turn.start(args);
     MMF_ROLLED
-    for (; turn.at < turn.end; turn.at += turn.step) {
-        int batch;
-        const tile t = turn.take(args, &batch);
-        if (first || args.gemm.batch_ndim)
-            place_matrices(args.gemm, t, batch);
-        first = false;
+    for (int i = 0; turn.at < turn.end; turn.at += turn.step, i++) {
         float sum[1][Columns / 2];
+        multiply_stage(r, consumer, sum[0], false);
+        const place at = place_of(i);
+        if (args.gemm.batch_ndim)
+            matrices = share_matrices(args.gemm, at.batch);
+        const tile t = tile_at(args, at, matrices);
         fragment_epilogue<row::operands, Columns> epilogue = {
             args, t, {}, {}, 1, thread, consumer * 64, stores, biases};
         epilogue.start();
         multiply(args, r, turn, consumer, thread, sum[0]);
         epilogue.share_bias(); /* products of a warpgroup end together: the last bias was read */
         meet_group(consumer);
-        epilogue.finish(sum, batch);
+        epilogue.finish(sum, at.batch);
     }
     if (is_elected())
         wait_for_stores<0>();
@@ -197,10 +215,11 @@ template <> struct consumers<true> {
     }
 };
 
-/* Two workgroups of few rows may share a unit: one's products hide the other's beginning and end. */
+/* Two workgroups of few rows may share a unit: one's products hide the other's beginning and end.
+ */
 MMF_ENTRY MMF_THREADS_AT_ONCE(row::threads,
                               SWAPPED ? 2 : 1) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
-    enum { PRODUCER = SWAPPED ? 24 : 40, CONSUMER = SWAPPED ? 104 : 232 }; /* registers */
+    enum { PRODUCER = 24, CONSUMER = SWAPPED ? 104 : 240 }; /* registers */
     run_workgroup<consumers<ONE_TILE>, CONSUMERS, PRODUCER, CONSUMER>(args);
 }

@@ -28,129 +28,111 @@ template <int Barrier> MMF_DEVICE void give_turn()
     arrive_at_named_barrier<Barrier, CONSUMERS * GROUP>();
 }
 
-/* sum = the products of a tile, by halves. Returns with the last ones under way. */
-MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, int k_end, int thread,
-                         float (&sum)[HALVES][SUMS], unsigned *last)
+typedef products<FLAT, row::operands, true, true> product;
+
+/* sum = the products of a stage, plus what it was if `more`, by halves. */
+MMF_DEVICE void multiply_stage(const ring &r, float (&sum)[HALVES][SUMS], bool more)
 {
-    typedef products<FLAT, row::operands, true, true> product;
-    const int readers = readers_of(args);
-    unsigned before = 0;
-    MMF_ROLLED
-    for (int k = 0; k < k_end; k += row::tile_k) {
-        wait_for(r.full + 8 * r.stage, r.parity);
-        const unsigned long long tall = describe<true>(r.tall()), flat = describe<true>(r.flat());
-        products_begin();
+    wait_for(r.full + 8 * r.stage, r.parity);
+    const unsigned long long tall = describe<true>(r.tall()), flat = describe<true>(r.flat());
+    products_begin();
+    MMF_UNROLL
+    for (int i = 0; i < STEPS; i++) {
         MMF_UNROLL
-        for (int i = 0; i < STEPS; i++) {
-            MMF_UNROLL
-            for (int h = 0; h < HALVES; h++)
-                product::add_to(sum[h], tall + (h * BOX_BYTES >> 4) + i * next_k<true>(),
-                                flat + i * next_k<true>(), i > 0 || k > 0);
-        }
-        products_end();
-        if (k > 0) {
-            wait_for_all_but_one();
-            if (thread < readers)
-                arrive_at(r.empty + 8 * before, thread);
-        }
+        for (int h = 0; h < HALVES; h++)
+            product::add_to(sum[h], tall + (h * BOX_BYTES >> 4) + i * next_k<true>(),
+                            flat + i * next_k<true>(), i > 0 || more);
+    }
+    products_end();
+}
+
+/* sum += the products of a tile but for the first stage's, which are under way. Returns with the
+ * last ones, those of a stage, under way. */
+MMF_DEVICE unsigned multiply(const mmf_wgmma_args &args, ring &r, int thread,
+                             float (&sum)[HALVES][SUMS])
+{
+    const int readers = readers_of(args);
+    unsigned before = r.stage;
+    r.advance();
+    MMF_ROLLED
+    for (int k = row::tile_k; k < (int)args.gemm.k; k += row::tile_k) {
+        multiply_stage(r, sum, true);
+        wait_for_all_but_one();
+        if (thread < readers)
+            arrive_at(r.empty + 8 * before, thread);
         before = r.stage;
         r.advance();
     }
-    *last = before;
+    return before;
 }
 
 /* A consumer. */
 struct alternating {
-    typedef products<FLAT, row::operands, true, true> product;
-
-    /* Where a consumer's tile lies, for the end of its products: found anew it would take
-     * registers beside the sums. */
-    struct place {
-        int m0, n0, rows, cols, batch;
-    };
-    static_assert(MMF_GEMM_OPERANDS * sizeof(char *) + sizeof(place) <= TILE_BYTES,
-                  "behind the addresses of the operands");
-    static_assert(MMF_WGMMA_MATRICES + CONSUMERS * TILE_BYTES <= MMF_WGMMA_RING, "before the ring");
-
-    static __attribute__((device, always_inline)) char *shared_of(int consumer)
-    {
-        return dynamic_shared + MMF_WGMMA_MATRICES + consumer * TILE_BYTES;
-    }
-
-    static __attribute__((device, always_inline)) place *place_of(int consumer)
-    {
-        return (place *)(shared_of(consumer) + TILE_BYTES - sizeof(place));
-    }
-
     static __attribute__((device, always_inline)) epilogue begin(const mmf_wgmma_args &args,
                                                                  const tile &t, int consumer,
                                                                  int thread)
     {
         const unsigned memory = shared_address(dynamic_shared);
-        epilogue e = {args,
-                      t,
-                      {},
-                      {},
-                      1,
-                      thread,
-                      0,
-                      memory + MMF_WGMMA_STORES + consumer * 2 * MMF_WGMMA_STORE_BYTES,
-                      memory + MMF_WGMMA_BIASES + consumer * row::tile_n * 4};
-        e.start();
-        return e;
+        return {args,
+                t,
+                {},
+                {},
+                1,
+                thread,
+                0,
+                memory + MMF_WGMMA_STORES + consumer * 2 * MMF_WGMMA_STORE_BYTES,
+                memory + MMF_WGMMA_BIASES + consumer * MMF_WGMMA_BIAS_BYTES};
     }
 
-    /* What a tile needs besides its products, while the other consumer has the instructions. */
-    static __attribute__((device, always_inline)) void
-    prepare(const mmf_wgmma_args &args, const turns &turn, int consumer, int thread, bool first)
+    /* Matrices of a batch index, for the consumer's threads. */
+    static __attribute__((device, always_inline)) char *
+    share_matrices(const mmf_wgmma_args &args, int consumer, int thread, int batch)
     {
-        int batch;
-        tile t = turn.take(args, &batch);
-        t.matrices = (char **)shared_of(consumer);
-        meet_group(consumer); /* the last tile is finished: nobody needs what is shared of it */
-        if (first || args.gemm.batch_ndim) {
-            find_matrices(args.gemm, batch, t.matrices, thread);
-            meet_group(consumer);
-        }
-        if (thread == 0)
-            *place_of(consumer) = {(int)t.m0, (int)t.n0, t.rows, t.cols, batch};
-        begin(args, t, consumer, thread).share_bias();
+        char *const matrices = dynamic_shared + MMF_WGMMA_MATRICES + consumer * TILE_BYTES;
+        find_matrices(args.gemm, batch, (char **)matrices, thread);
+        meet_group(consumer);
+        return matrices;
     }
 
-    static __attribute__((device, always_inline)) void finish(const mmf_wgmma_args &args,
-                                                              int consumer, int thread,
-                                                              float (&sum)[HALVES][SUMS])
+    /* The workgroup's tile i, whose products are done. */
+    static __attribute__((device, always_inline)) void
+    finish(const mmf_wgmma_args &args, int i, int consumer, int thread, float (&sum)[HALVES][SUMS])
     {
         asm volatile("" : "+r"(thread)); /* what follows is not kept across products */
-        meet_group(consumer);            /* its place and the bias are shared */
-        const place at = *place_of(consumer);
-        const tile t = {at.batch, at.m0, at.n0, at.rows, at.cols, row::tile_n,
-                        (char **)shared_of(consumer)};
-        begin(args, t, consumer, thread).finish(sum, at.batch);
+        const place at = place_of(i);
+        const tile t = tile_at(args, at, nullptr);
+        epilogue e = begin(args, t, consumer, thread);
+        e.alpha = (float)args.gemm.alpha;
+        meet_group(consumer); /* the bias is shared */
+        e.finish(sum, at.batch);
     }
 
     static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
     {
         const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
         const unsigned steps = ((unsigned)args.gemm.k + row::tile_k - 1) / row::tile_k;
+        char *matrices = share_matrices(args, consumer, thread, 0);
+        turns turn;
+        turn.start(args);
+        const int count = turn.count();
+        if (consumer)
+            r.skip(steps);
         MMF_ROLLED
-        for (int pair = 0;; pair++) {
-            const int i = 2 * pair + consumer;
-            turns turn;
-            turn.start_at(args, i);
-            if (turn.at >= turn.end)
-                break;
-            prepare(args, turn, consumer, thread, i < 2);
+        for (int i = consumer; i < count; i += 2) {
             if (consumer)
                 wait_for_turn<TURN_OF_1>();
             else if (i > 0)
                 wait_for_turn<TURN_OF_0>();
             float sum[HALVES][SUMS];
-            unsigned last;
-            r.go_to((unsigned long long)i * steps);
-            multiply(args, r, (int)args.gemm.k, thread, sum, &last);
-            turn.start_at(args, i);
-            if (turn.at + turn.step < turn.end) {
+            multiply_stage(r, sum, false);
+            const place at = place_of(i); /* what a tile needs besides is found under products */
+            if (args.gemm.batch_ndim)
+                matrices = share_matrices(args, consumer, thread, at.batch);
+            const tile t = tile_at(args, at, matrices);
+            epilogue bias = begin(args, t, consumer, thread);
+            bias.start();
+            const unsigned last = multiply(args, r, thread, sum);
+            if (i + 1 < count) {
                 if (consumer)
                     give_turn<TURN_OF_0>();
                 else
@@ -160,7 +142,9 @@ struct alternating {
             product::waited(sum[1]);
             if (thread < readers_of(args))
                 arrive_at(r.empty + 8 * last, thread);
-            finish(args, consumer, thread, sum);
+            r.skip(steps); /* of the other consumer's tile */
+            bias.share_bias();
+            finish(args, i, consumer, thread, sum);
         }
         if (is_elected())
             wait_for_stores<0>();

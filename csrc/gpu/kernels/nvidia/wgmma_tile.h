@@ -51,6 +51,21 @@ static_assert(2 * STAGES * 8 <= MMF_WGMMA_MATRICES - MMF_WGMMA_BARRIERS, "two fo
 
 extern MMF_DYNAMIC_SHARED char dynamic_shared[];
 
+/* Where a tile lies. The warp that loads the workgroup's tile i writes its place to slot i % COUNT,
+ * after the tile's first stage is empty and before it is full; consumers read it until they have
+ * finished the tile. Nobody reads the slot's last place by then: the stage was emptied by tile
+ * i - STAGES or a later one, and who multiplies a tile has finished those two or more before. */
+struct place {
+    int m0, n0, batch, unused;
+};
+static_assert(ONE_TILE || STAGES + 2 <= MMF_WGMMA_PLACE_COUNT, "above");
+static_assert(sizeof(place) == MMF_WGMMA_PLACE_BYTES, "wgmma_args.h");
+
+MMF_DEVICE place &place_of(unsigned turn)
+{
+    return ((place *)(dynamic_shared + MMF_WGMMA_PLACES))[turn % MMF_WGMMA_PLACE_COUNT];
+}
+
 /* Which stage of the ring is next, and the parity of its turn. */
 struct ring {
     unsigned memory, full, empty, stages, stage, parity;
@@ -82,11 +97,12 @@ struct ring {
         parity ^= stage == 0;
     }
 
-    /* From the start on, by so many stages of a ring of STAGES. */
-    __attribute__((device, always_inline)) void go_to(unsigned long long turn)
+    /* So many stages of a ring of STAGES. */
+    __attribute__((device, always_inline)) void skip(unsigned count)
     {
-        stage = (unsigned)(turn % STAGES);
-        parity = (unsigned)(turn / STAGES) & 1;
+        const unsigned at = stage + count, times = at / STAGES;
+        stage = at - times * STAGES;
+        parity ^= times & 1;
     }
 };
 
@@ -100,6 +116,12 @@ MMF_DEVICE bool is_parted(const mmf_wgmma_args &args)
 MMF_DEVICE int readers_of(const mmf_wgmma_args &args)
 {
     return is_parted(args) ? 1 : 1 << args.cluster_log;
+}
+
+/* Columns of out of a tile. */
+MMF_DEVICE int columns_of(const mmf_wgmma_args &args)
+{
+    return TAKES_GATES && args.gemm.gated ? (int)HALF_N : (int)row::tile_n;
 }
 
 /* The tiles of this workgroup: first, first + step, ..., and its part of k. */
@@ -137,21 +159,34 @@ struct turns {
         at += i * step;
     }
 
-    __attribute__((device, always_inline)) tile take(const mmf_wgmma_args &args, int *batch) const
+    /* How many tiles those are. */
+    __attribute__((device, always_inline)) int count() const
     {
-        const place_of_tile p = find_place(args.gemm, (unsigned)at); /* below 2^31: gemm_wgmma.c */
-        tile t;
-        *batch = (int)p.batch;
-        t.columns = args.gemm.gated ? HALF_N : row::tile_n;
-        t.m0 = (is_parted(args) ? p.m : ((long long)p.m << args.cluster_log) + rank) * row::tile_m;
-        t.n0 = (long long)p.n * t.columns;
-        const long long rows = args.gemm.m - t.m0, cols = args.gemm.n - t.n0;
-        t.rows = rows < row::tile_m ? (int)rows : (int)row::tile_m;
-        t.cols = cols < t.columns ? (int)cols : t.columns;
-        t.matrices = (char **)(dynamic_shared + MMF_WGMMA_MATRICES);
-        return t;
+        return at < end ? (int)((unsigned)(end - at - 1) / (unsigned)step) + 1 : 0;
+    }
+
+    __attribute__((device, always_inline)) place take(const mmf_wgmma_args &args) const
+    {
+        const place_of_tile p = /* at is below 2^31: gemm_wgmma.c */
+            find_place(args.gemm, (unsigned)at, args.group_rows);
+        const unsigned m = is_parted(args) ? p.m : (p.m << args.cluster_log) + rank;
+        return {(int)m * row::tile_m, (int)p.n * columns_of(args), (int)p.batch, 0};
     }
 };
+
+/* A tile at its place, whose matrices are, or will be, at `matrices`. */
+MMF_DEVICE tile tile_at(const mmf_wgmma_args &args, const place &at, char *matrices)
+{
+    const int columns = columns_of(args);
+    const long long rows = args.gemm.m - at.m0, cols = args.gemm.n - at.n0;
+    return {at.batch,
+            at.m0,
+            at.n0,
+            rows < row::tile_m ? (int)rows : (int)row::tile_m,
+            cols < columns ? (int)cols : columns,
+            columns,
+            (char **)matrices};
+}
 
 /* One half of the columns of B for 64 k: for this workgroup, or for both of a cluster. */
 MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map, unsigned to,
@@ -169,13 +204,13 @@ MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map,
 }
 
 /* One whole warp: fill stages as they become empty. */
-MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t, int batch)
+MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, place at)
 {
     r.parity = 1; /* all stages are empty */
     const bool gated = TAKES_GATES && args.gemm.gated;
     MMF_ROLLED
     for (int i = 0;;) {
-        const int m = (int)t.m0, n = (int)t.n0;
+        const int m = at.m0, n = at.n0, batch = at.batch;
         const int a_batch = args.a_batched ? batch : 0, b_batch = args.b_batched ? batch : 0;
         const bool both = readers_of(args) == 1;
         const int up_batch = (gated ? args.b_up_batched : args.b_batched) ? batch : 0;
@@ -185,13 +220,15 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t, 
             const unsigned a = SWAPPED ? r.flat() : r.tall(), b = SWAPPED ? r.tall() : r.flat();
             wait_for(r.empty + 8 * r.stage, r.parity);
             if (is_elected()) {
+                if (!ONE_TILE && k == turn.k_begin)
+                    place_of(i) = at;
                 expect_bytes(full, STAGE_BYTES);
                 if (A_ALONG_K) {
                     load_box(a, args.a, full, k, m, a_batch);
                 } else {
                     MMF_UNROLL
-                    for (int i = 0; i < row::tile_m / LINE; i++)
-                        load_box(a + i * BOX_BYTES, args.a, full, m + i * LINE, k, a_batch);
+                    for (int j = 0; j < row::tile_m / LINE; j++)
+                        load_box(a + j * BOX_BYTES, args.a, full, m + j * LINE, k, a_batch);
                 }
                 if (both || turn.rank == 0)
                     load_half(args, args.b, b, full, n, k, b_batch);
@@ -204,7 +241,7 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t, 
         turn.start_at(args, ++i);
         if (turn.at >= turn.end)
             break;
-        t = turn.take(args, &batch);
+        at = turn.take(args);
     }
     /* Workgroups of the cluster say of every stage that it is empty: this one stays as long. */
     MMF_ROLLED
@@ -242,11 +279,10 @@ MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
     const int warp = warp_id();
     const bool producer = warp == CONSUMERS * 4;
     turns turn;
-    tile t;
-    int batch;
+    place at;
     if (producer) {
         turn.start(args);
-        t = turn.take(args, &batch);
+        at = turn.take(args);
     }
     cluster_barrier();
     wait_for_kernel_before();
@@ -254,7 +290,7 @@ MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
     if (warp >= CONSUMERS * 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(ProducerRegisters));
         if (producer)
-            produce(args, r, turn, t, batch);
+            produce(args, r, turn, at);
         if (is_parted(args) && !args.out_by_copies)
             cluster_barrier(); /* before the parts of k are added up */
     } else {
