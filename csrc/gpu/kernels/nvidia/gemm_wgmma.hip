@@ -45,19 +45,27 @@ MMF_DEVICE void multiply_stage(const ring &r, int consumer, float (&sum)[SUMS], 
     products_end();
 }
 
-/* sum += the products of a tile and a part of k but for the first stage's, which are under way. */
+/* sum = the products of a tile and a part of k. Begun: those of the first stage are under way;
+ * where the ring's stages are counted at run time, ptxas keeps descriptors uniform in a whole loop
+ * alone. */
+template <bool Begun>
 MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, const turns &turn, int consumer,
                          int thread, float (&sum)[SUMS])
 {
     const int readers = readers_of(args), reader = is_parted(args) ? (int)turn.rank : thread;
+    const int first = turn.k_begin + (Begun ? row::tile_k : 0);
     unsigned before = r.stage;
-    r.advance();
+    if (Begun)
+        r.advance();
     MMF_ROLLED
-    for (int k = turn.k_begin + row::tile_k; k < turn.k_end; k += row::tile_k) {
-        multiply_stage(r, consumer, sum, true);
-        wait_for_all_but_one();
-        if (thread < readers)
-            arrive_at(r.empty + 8 * before, reader);
+    for (int k = first; k < turn.k_end; k += row::tile_k) {
+        const bool more = Begun || k > first;
+        multiply_stage(r, consumer, sum, more);
+        if (more) {
+            wait_for_all_but_one();
+            if (thread < readers)
+                arrive_at(r.empty + 8 * before, reader);
+        }
         before = r.stage;
         r.advance();
     }
@@ -118,17 +126,18 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
     float sum[SUMS];
     turns turn;
     turn.start(args);
-    const place at = turn.take(args);
-    const tile t = tile_at(args, at, share_matrices(args.gemm, at.batch));
+    const tile t = turn.take(args);
+    const int batch = (int)t.batch;
     some_rows some = {t.rows, 0};
     if (parted) {
         const int share = row::tile_m >> args.cluster_log;
         some.first = share * (int)turn.rank;
         some.count = t.rows - some.first < share ? t.rows - some.first : share;
     }
+    share_matrices(args.gemm, batch);
     swapped_epilogue swapped = {args,
                                 t,
-                                at.batch,
+                                batch,
                                 thread,
                                 consumer,
                                 shared_address(dynamic_shared),
@@ -141,8 +150,7 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
         swapped.start();
     else
         prefetch_bias(args.gemm, t);
-    multiply_stage(r, consumer, sum, false);
-    multiply(args, r, turn, consumer, thread, sum);
+    multiply<false>(args, r, turn, consumer, thread, sum);
     meet_consumers(); /* nobody reads the ring any more */
     if (by_copies)
         return swapped.finish(sum);
@@ -184,11 +192,11 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
         const place at = place_of(i);
         if (args.gemm.batch_ndim)
             matrices = share_matrices(args.gemm, at.batch);
-        const tile t = tile_at(args, at, matrices);
+        const tile t = tile_at(args, at.m0, at.n0, at.batch, matrices);
         fragment_epilogue<row::operands, Columns> epilogue = {
             args, t, {}, {}, 1, thread, consumer * 64, stores, biases};
         epilogue.start();
-        multiply(args, r, turn, consumer, thread, sum[0]);
+        multiply<true>(args, r, turn, consumer, thread, sum[0]);
         epilogue.share_bias(); /* products of a warpgroup end together: the last bias was read */
         meet_group(consumer);
         epilogue.finish(sum, at.batch);

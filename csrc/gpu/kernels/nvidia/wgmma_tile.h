@@ -124,6 +124,21 @@ MMF_DEVICE int columns_of(const mmf_wgmma_args &args)
     return TAKES_GATES && args.gemm.gated ? (int)HALF_N : (int)row::tile_n;
 }
 
+/* The tile whose first element is [m0, n0], and whose matrices are, or will be, at `matrices`. */
+MMF_DEVICE tile tile_at(const mmf_wgmma_args &args, long long m0, long long n0, int batch,
+                        char *matrices)
+{
+    const int columns = columns_of(args);
+    const long long rows = args.gemm.m - m0, cols = args.gemm.n - n0;
+    return {batch,
+            m0,
+            n0,
+            rows < row::tile_m ? (int)rows : (int)row::tile_m,
+            cols < columns ? (int)cols : columns,
+            columns,
+            (char **)matrices};
+}
+
 /* The tiles of this workgroup: first, first + step, ..., and its part of k. */
 struct turns {
     long long at, step, end;
@@ -165,28 +180,16 @@ struct turns {
         return at < end ? (int)((unsigned)(end - at - 1) / (unsigned)step) + 1 : 0;
     }
 
-    __attribute__((device, always_inline)) place take(const mmf_wgmma_args &args) const
+    /* The next one; its matrices will be where those of a workgroup are. */
+    __attribute__((device, always_inline)) tile take(const mmf_wgmma_args &args) const
     {
         const place_of_tile p = /* at is below 2^31: gemm_wgmma.c */
             find_place(args.gemm, (unsigned)at, args.group_rows);
-        const unsigned m = is_parted(args) ? p.m : (p.m << args.cluster_log) + rank;
-        return {(int)m * row::tile_m, (int)p.n * columns_of(args), (int)p.batch, 0};
+        const long long m = is_parted(args) ? p.m : ((long long)p.m << args.cluster_log) + rank;
+        return tile_at(args, m * row::tile_m, p.n * (long long)columns_of(args), (int)p.batch,
+                       dynamic_shared + MMF_WGMMA_MATRICES);
     }
 };
-
-/* A tile at its place, whose matrices are, or will be, at `matrices`. */
-MMF_DEVICE tile tile_at(const mmf_wgmma_args &args, const place &at, char *matrices)
-{
-    const int columns = columns_of(args);
-    const long long rows = args.gemm.m - at.m0, cols = args.gemm.n - at.n0;
-    return {at.batch,
-            at.m0,
-            at.n0,
-            rows < row::tile_m ? (int)rows : (int)row::tile_m,
-            cols < columns ? (int)cols : columns,
-            columns,
-            (char **)matrices};
-}
 
 /* One half of the columns of B for 64 k: for this workgroup, or for both of a cluster. */
 MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map, unsigned to,
@@ -204,13 +207,13 @@ MMF_DEVICE void load_half(const mmf_wgmma_args &args, const mmf_tensor_map &map,
 }
 
 /* One whole warp: fill stages as they become empty. */
-MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, place at)
+MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t)
 {
     r.parity = 1; /* all stages are empty */
     const bool gated = TAKES_GATES && args.gemm.gated;
     MMF_ROLLED
     for (int i = 0;;) {
-        const int m = at.m0, n = at.n0, batch = at.batch;
+        const int m = (int)t.m0, n = (int)t.n0, batch = (int)t.batch;
         const int a_batch = args.a_batched ? batch : 0, b_batch = args.b_batched ? batch : 0;
         const bool both = readers_of(args) == 1;
         const int up_batch = (gated ? args.b_up_batched : args.b_batched) ? batch : 0;
@@ -221,7 +224,7 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, place at
             wait_for(r.empty + 8 * r.stage, r.parity);
             if (is_elected()) {
                 if (!ONE_TILE && k == turn.k_begin)
-                    place_of(i) = at;
+                    place_of(i) = {m, n, batch, 0};
                 expect_bytes(full, STAGE_BYTES);
                 if (A_ALONG_K) {
                     load_box(a, args.a, full, k, m, a_batch);
@@ -241,7 +244,7 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, place at
         turn.start_at(args, ++i);
         if (turn.at >= turn.end)
             break;
-        at = turn.take(args);
+        t = turn.take(args);
     }
     /* Workgroups of the cluster say of every stage that it is empty: this one stays as long. */
     MMF_ROLLED
@@ -279,10 +282,10 @@ MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
     const int warp = warp_id();
     const bool producer = warp == CONSUMERS * 4;
     turns turn;
-    place at;
+    tile t;
     if (producer) {
         turn.start(args);
-        at = turn.take(args);
+        t = turn.take(args);
     }
     cluster_barrier();
     wait_for_kernel_before();
@@ -290,7 +293,7 @@ MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
     if (warp >= CONSUMERS * 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(ProducerRegisters));
         if (producer)
-            produce(args, r, turn, at);
+            produce(args, r, turn, t);
         if (is_parted(args) && !args.out_by_copies)
             cluster_barrier(); /* before the parts of k are added up */
     } else {
