@@ -62,11 +62,12 @@ def test_any_nan_forgives_the_sign_and_payload_of_a_nan(monkeypatch):
     assert result(quiet, True) == result(negative, True) != result(one, True)
 
 
+@pytest.mark.parametrize("any_nan", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=["new", "written"])
-def test_result_holds_every_bit(case, monkeypatch):
+def test_result_holds_every_bit(case, any_nan, monkeypatch):
     inputs = make_inputs(case, 0)
-    right = same_bits.result(testing, inputs, ROW)
-    assert right == same_bits.result(testing, inputs, ROW)
+    right = same_bits.result(testing, inputs, ROW, any_nan)
+    assert right == same_bits.result(testing, inputs, ROW, any_nan)
     call = mf.matmul_fused
 
     def flips(name, where):
@@ -82,9 +83,9 @@ def test_result_holds_every_bit(case, monkeypatch):
     for name, where in places:
         where %= inputs.operands[name].buffer.size if name else 15
         monkeypatch.setattr(mf, "matmul_fused", flips(name, where))
-        assert same_bits.result(testing, inputs, ROW) != right, name
+        assert same_bits.result(testing, inputs, ROW, any_nan) != right, name
     monkeypatch.undo()
-    assert same_bits.result(testing, inputs, ROW) == right
+    assert same_bits.result(testing, inputs, ROW, any_nan) == right
 
 
 def test_result_of_a_refusal():

@@ -30,21 +30,23 @@ bool mmf_wgmma_shares_b(const mmf_kernel *kernel, const mmf_problem *p)
     return kernel->tile_m < MMF_WGMMA_TALL_ROWS ? rows % 2 == 0 || rows > MANY : rows > 1;
 }
 
-/* Fewer rows where A and B lie in the last cache: on an H100, 8192x4096x1024 took 1 to 2.5 % less,
- * 4096x7168x2048 1 to 2 % more, whose operands do not fit beside out. */
+/* Fewer rows where A and B of one batch index fit into the last cache beside out: on an H100,
+ * 8192x4096x1024 took 1 to 2.5 % less, and 4096x7168x2048, where they do not, 1 to 2 % more. */
 unsigned mmf_wgmma_group_rows(const mmf_problem *p)
 {
-    const int64_t fits = INT64_C(32) << 20, columns = p->n * (mmf_problem_gated(p) ? 2 : 1);
-    const int64_t bytes = (p->m + columns) * p->k * (int64_t)mmf_dtypes[p->dtype[MMF_A]].size;
+    const double fits = 32 << 20,
+                 lines = (double)p->m + (double)p->n * (mmf_problem_gated(p) ? 2 : 1);
+    const double bytes = lines * (double)p->k * (double)mmf_dtypes[p->dtype[MMF_A]].size;
     return bytes <= fits ? MMF_DEAL_ROWS / 2 : MMF_DEAL_ROWS;
 }
 
 /* Microseconds at boost clocks. A step of k, measured on an H200: alone, while the other units are
  * idle; busy, while all are; starved, the same on an H100, whose memory is slower (as on an H200
- * where it was not measured). Measured on an H100: what a tile takes besides, the first and those
- * after it; what activations dearer than relu add to it. Of ping-pong, `hidden` is the epilogue,
- * under the products of the other warpgroup. Those of tf32 (a tile_k of 32) are of the same loop:
- * fitted to a 1024^3, by 128 x 64, and a 4096^3, by 128 x 256. */
+ * where it was not measured). What a tile takes besides, the first and those after it; what
+ * activations dearer than relu add to it; of ping-pong, `hidden` is the epilogue, under the
+ * products of the other warpgroup: of the first four rows measured on an H100, of the others on an
+ * H200. Those of tf32 (a tile_k of 32) are of the same loop: fitted to a 1024^3, by 128 x 64, and a
+ * 4096^3, by 128 x 256. */
 typedef struct tile_time {
     int tile_m, tile_n, tile_k;
     double alone, busy, starved, first, later, dear, hidden;

@@ -142,7 +142,7 @@ int cuLaunchKernelEx(const launch_config *config, void *f, void **arguments, voi
     if (!code && strncmp(kernel->name, "gemm_wgmma_", 11))
         return stub_run(kernel->name, &args->gemm, config->grid[0] / cluster, config->grid[1],
                         config->block[0]);
-    if (!code && (!names_operands(args) || 1u << args->cluster_log != cluster))
+    if (!code && (!names_operands(args) || 1u << args->cluster_log != cluster || !args->group_rows))
         code = STUB_LAUNCH_FAILED;
     return code ? code : stub_run_clusters(kernel->name, &args->gemm, config->block[0]);
 }

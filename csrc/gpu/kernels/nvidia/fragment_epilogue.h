@@ -70,6 +70,8 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
         PIECES = Columns / PIECE,
         SUMS = Columns / 2,
     };
+    static_assert((Columns + 16) * 4 <= MMF_WGMMA_BIAS_BYTES, "bias_at()");
+    static_assert(Plain || Columns % 128 == 0, "gates are whole chunks");
     const mmf_wgmma_args &args;
     const tile &t;
     unsigned loaded[2][2]; /* the bias: of two columns, or of two rows, of gate and up */
@@ -242,7 +244,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
             const unsigned buffer = buffers + second * MMF_WGMMA_STORE_BYTES;
             if (at % CHUNK == 0 && !second) {
                 if (is_elected())
-                    wait_for_stores<0>();
+                    wait_for_stores();
                 meet_warp();
             }
             MMF_UNROLL

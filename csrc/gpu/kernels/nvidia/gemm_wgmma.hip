@@ -192,7 +192,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
         const place at = place_of(i);
         if (args.gemm.batch_ndim)
             matrices = share_matrices(args.gemm, at.batch);
-        const tile t = tile_at(args, at.m0, at.n0, at.batch, matrices);
+        const tile t = tile_from(args, at.m0, at.n0, at.batch, matrices);
         fragment_epilogue<row::operands, Columns> epilogue = {
             args, t, {}, {}, 1, thread, consumer * 64, stores, biases};
         epilogue.start();
@@ -202,7 +202,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
         epilogue.finish(sum, at.batch);
     }
     if (is_elected())
-        wait_for_stores<0>();
+        wait_for_stores();
 }
 
 /* Tiles of 128 rows stay where their epilogue is that of registers; others have one tile. */

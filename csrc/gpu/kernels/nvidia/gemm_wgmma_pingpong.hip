@@ -100,7 +100,7 @@ struct alternating {
     {
         asm volatile("" : "+r"(thread)); /* what follows is not kept across products */
         const place at = place_of(i);
-        const tile t = tile_at(args, at.m0, at.n0, at.batch, nullptr);
+        const tile t = tile_from(args, at.m0, at.n0, at.batch, nullptr);
         epilogue e = begin(args, t, consumer, thread);
         e.alpha = (float)args.gemm.alpha;
         meet_group(consumer); /* the bias is shared */
@@ -128,7 +128,7 @@ struct alternating {
             const place at = place_of(i); /* what a tile needs besides is found under products */
             if (args.gemm.batch_ndim)
                 matrices = share_matrices(args, consumer, thread, at.batch);
-            const tile t = tile_at(args, at.m0, at.n0, at.batch, matrices);
+            const tile t = tile_from(args, at.m0, at.n0, at.batch, matrices);
             epilogue bias = begin(args, t, consumer, thread);
             bias.start();
             const unsigned last = multiply(args, r, thread, sum);
@@ -147,7 +147,7 @@ struct alternating {
             finish(args, i, consumer, thread, sum);
         }
         if (is_elected())
-            wait_for_stores<0>();
+            wait_for_stores();
     }
 };
 

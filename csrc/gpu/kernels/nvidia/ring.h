@@ -141,10 +141,10 @@ MMF_DEVICE void store_box(const mmf_tensor_map &map, unsigned from, int x, int y
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Until at most Left stores of this thread still read shared memory. */
-template <int Left> MMF_DEVICE void wait_for_stores()
+/* Until no store of this thread reads shared memory any more. */
+MMF_DEVICE void wait_for_stores()
 {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Left) : "memory");
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
 /* What this thread wrote to shared memory is seen by asynchronous copies. */

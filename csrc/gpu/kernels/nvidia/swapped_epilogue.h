@@ -197,7 +197,7 @@ struct swapped_epilogue {
              line += 4 * LINES)
             store_box(args.out, buffer + line * 128, (int)t.n0 + consumer * 64,
                       (int)t.m0 + first + line, batch);
-        wait_for_stores<0>();
+        wait_for_stores();
     }
 };
 

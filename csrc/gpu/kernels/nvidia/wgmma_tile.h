@@ -51,14 +51,15 @@ static_assert(2 * STAGES * 8 <= MMF_WGMMA_MATRICES - MMF_WGMMA_BARRIERS, "two fo
 
 extern MMF_DYNAMIC_SHARED char dynamic_shared[];
 
-/* Where a tile lies. The warp that loads the workgroup's tile i writes its place to slot i % COUNT,
- * after the tile's first stage is empty and before it is full; consumers read it until they have
- * finished the tile. Nobody reads the slot's last place by then: the stage was emptied by tile
+/* Where a tile lies. The warp that loads the workgroup's tile i writes its place to one of the
+ * slots, after the tile's first stage is empty and before it is full; consumers read it until they
+ * have finished the tile. Nobody reads the slot's last place by then: the stage was emptied by tile
  * i - STAGES or a later one, and who multiplies a tile has finished those two or more before. */
 struct place {
     int m0, n0, batch, unused;
 };
 static_assert(ONE_TILE || STAGES + 2 <= MMF_WGMMA_PLACE_COUNT, "above");
+static_assert(CONSUMERS * TILE_BYTES <= MMF_WGMMA_PLACES - MMF_WGMMA_MATRICES, "wgmma_args.h");
 static_assert(sizeof(place) == MMF_WGMMA_PLACE_BYTES, "wgmma_args.h");
 
 MMF_DEVICE place &place_of(unsigned turn)
@@ -125,8 +126,8 @@ MMF_DEVICE int columns_of(const mmf_wgmma_args &args)
 }
 
 /* The tile whose first element is [m0, n0], and whose matrices are, or will be, at `matrices`. */
-MMF_DEVICE tile tile_at(const mmf_wgmma_args &args, long long m0, long long n0, int batch,
-                        char *matrices)
+MMF_DEVICE tile tile_from(const mmf_wgmma_args &args, long long m0, long long n0, int batch,
+                          char *matrices)
 {
     const int columns = columns_of(args);
     const long long rows = args.gemm.m - m0, cols = args.gemm.n - n0;
@@ -186,8 +187,8 @@ struct turns {
         const place_of_tile p = /* at is below 2^31: gemm_wgmma.c */
             find_place(args.gemm, (unsigned)at, args.group_rows);
         const long long m = is_parted(args) ? p.m : ((long long)p.m << args.cluster_log) + rank;
-        return tile_at(args, m * row::tile_m, p.n * (long long)columns_of(args), (int)p.batch,
-                       dynamic_shared + MMF_WGMMA_MATRICES);
+        return tile_from(args, m * row::tile_m, p.n * (long long)columns_of(args), (int)p.batch,
+                         dynamic_shared + MMF_WGMMA_MATRICES);
     }
 };
 
