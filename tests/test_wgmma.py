@@ -72,8 +72,9 @@ def test_many_matrices(torch, tile, batched):
     torch.manual_seed(1)
     a = draw(torch, *([200] if batched != "b" else []), 70, 136)
     b = draw(torch, *([200] if batched != "a" else []), 72, 136, scale=0.1)
+    bias = draw(torch, 200, 1, 72)  # found anew for each matrix, while a workgroup goes from one to the next
     with force_kernel(f"gemm_wgmma_{tile}_bf16_nt"):
-        compare(torch, mf.matmul_fused(a, b.mT), a.double() @ b.mT.double())
+        compare(torch, mf.matmul_fused(a, b.mT, bias), a.double() @ b.mT.double() + bias.double())
 
 
 @pytest.mark.parametrize("tile", ["128x256x64", "128x128x64", "64x128x64", "16x128x64"])
