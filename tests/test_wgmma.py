@@ -26,6 +26,9 @@ TURNS = [  # tile, case
     ("pingpong_128x192x64_f16_nt", Case(51200, 8, 8, dtype="float16", activation="silu")),
     ("pingpong_128x128x64_bf16_nt", Case(51201, 328, 72, dtype="bfloat16", activation="gelu", bias="row")),
     ("pingpong_128x128x64_f16_nt", Case(51200, 136, 456, dtype="float16", activation="relu", alpha=0.5)),
+    ("pingpong_128x112x64_bf16_nt", Case(51201, 328, 72, dtype="bfloat16", activation="gelu", bias="row")),
+    ("pingpong_128x112x64_f16_nt", Case(51200, 120, 456, dtype="float16", activation="silu", bias="row")),
+    ("pingpong_128x112x64_f16_nt", Case(25700, 8, 64, dtype="float16", activation="relu", alpha=0.5)),
     ("64x128x64_f16_nt", Case(40000, 72, 264, dtype="float16", activation="silu", bias="row")),
     ("16x128x64_bf16_nt", Case(4001, 264, 136, dtype="bfloat16", activation="relu")),
     ("128x256x32_f32_nt", Case(2570, 1036, 100, allow_tf32=True, activation="gelu", bias="row")),
@@ -65,7 +68,15 @@ def compare(torch, got, want):
 
 @pytest.mark.parametrize(
     "tile",
-    ["pingpong_128x192x64", "pingpong_128x128x64", "128x256x64", "128x128x64", "64x128x64", "16x128x64"],
+    [
+        "pingpong_128x192x64",
+        "pingpong_128x128x64",
+        "pingpong_128x112x64",
+        "128x256x64",
+        "128x128x64",
+        "64x128x64",
+        "16x128x64",
+    ],
 )
 @pytest.mark.parametrize("batched", ["both", "a", "b"])
 def test_many_matrices(torch, tile, batched):
@@ -169,13 +180,14 @@ def test_float32_is_rounded_to_11_bits(torch, kernel, shape):
     assert m == 1 or torch.isposinf(got[-1]).all()
 
 
+@pytest.mark.parametrize("columns", [192, 128, 112])
 @pytest.mark.parametrize("shape", [(4096, 4096, 1024), (1000, 1000, 1000), (40000, 392, 64), (257, 7168, 2048)])
-def test_ping_pong_gives_the_same_bits_each_time(torch, shape):
+def test_ping_pong_gives_the_same_bits_each_time(torch, shape, columns):
     """Which warpgroup is ahead of the other differs from run to run; what they compute must not."""
     torch.manual_seed(5)
     m, n, k = shape
     a, b, bias = draw(torch, m, k), draw(torch, n, k, scale=k**-0.5), draw(torch, n)
-    with force_kernel("gemm_wgmma_pingpong"):
+    with force_kernel(f"gemm_wgmma_pingpong_128x{columns}x64_bf16_nt"):
         first = mf.matmul_fused(a, b.T, bias, "silu")
         for _ in range(100):
             assert torch.equal(mf.matmul_fused(a, b.T, bias, "silu"), first)

@@ -188,21 +188,29 @@ static bool supports_pingpong(const mmf_kernel *kernel, const mmf_problem *p, ch
     return true;
 }
 
-/* Boxes of a swizzled line each along x, `lines` along y. */
-static int encode(const mmf_driver *driver, const mmf_problem *p, const matrix *m, uint32_t lines,
-                  void *address, mmf_tensor_map *map)
+/* Boxes of `length` elements along x, swizzled where that is a line of 128 bytes, and `lines` along
+ * y. */
+static int encode(const mmf_driver *driver, const mmf_problem *p, const matrix *m, uint32_t length,
+                  uint32_t lines, void *address, mmf_tensor_map *map)
 {
     /* CUtensorMapDataType; the last is float32 in memory that a copy rounds to 11 bits. */
     enum { FLOAT16 = 6, BFLOAT16 = 9, TFLOAT32 = 11 };
-    enum { NO_INTERLEAVE, ZERO_FILL = 0, SWIZZLE_128 = 3, /* CUtensorMap... */ PROMOTE_256 = 3 };
+    enum {
+        NO_INTERLEAVE,
+        ZERO_FILL = 0,
+        NO_SWIZZLE = 0,
+        SWIZZLE_128 = 3,
+        /* CUtensorMap... */ PROMOTE_256 = 3
+    };
     const uint64_t sizes[] = {(uint64_t)m->length, (uint64_t)m->lines, (uint64_t)m->batches};
     const mmf_dtype dtype = p->dtype[MMF_A];
     const uint32_t size = (uint32_t)mmf_dtypes[dtype].size;
     const uint64_t strides[] = {(uint64_t)m->pitch * size, (uint64_t)m->batch_pitch * size};
-    const uint32_t box[] = {MMF_WGMMA_LINE / size, lines, 1}, steps[] = {1, 1, 1};
+    const uint32_t box[] = {length, lines, 1}, steps[] = {1, 1, 1};
+    const int swizzle = length * size == MMF_WGMMA_LINE ? SWIZZLE_128 : NO_SWIZZLE;
     const int type = dtype == MMF_FLOAT32 ? TFLOAT32 : dtype == MMF_FLOAT16 ? FLOAT16 : BFLOAT16;
     return driver->encode_tensor_map(map, type, 3, address, sizes, strides, box, steps,
-                                     NO_INTERLEAVE, SWIZZLE_128, PROMOTE_256, ZERO_FILL);
+                                     NO_INTERLEAVE, swizzle, PROMOTE_256, ZERO_FILL);
 }
 
 /* Does a workgroup stay, and store by tensor copies? See gemm_wgmma.hip. */
@@ -221,6 +229,7 @@ static mmf_status bind_launch(const mmf_launch_plan *plan, const mmf_problem *p,
     const mmf_gpu_layout layout = row->layout;
     const bool a_k = layout == MMF_GPU_LAYOUT_NN || layout == MMF_GPU_LAYOUT_NT;
     const bool b_k = layout == MMF_GPU_LAYOUT_NT || layout == MMF_GPU_LAYOUT_TT;
+    const uint32_t line = (uint32_t)row->tile_k, columns = (uint32_t)row->tile_n;
     const uint32_t a_lines = a_k ? (uint32_t)row->tile_m : BOX_LINES;
     const uint32_t b_lines = b_k ? (uint32_t)row->tile_n / 2 : BOX_LINES;
     mmf_wgmma_args *args = (mmf_wgmma_args *)(arguments + launch->argument);
@@ -231,18 +240,19 @@ static mmf_status bind_launch(const mmf_launch_plan *plan, const mmf_problem *p,
         return status;
     mmf_gpu_gemm_bind(p, buffers, &args->gemm);
     describe_a(p, a_k, &m);
-    int code = encode(gpu->driver, p, &m, a_lines, buffers->data[MMF_A], &args->a);
+    int code = encode(gpu->driver, p, &m, line, a_lines, buffers->data[MMF_A], &args->a);
     describe_b(p, MMF_B, b_k, &m);
     if (!code)
-        code = encode(gpu->driver, p, &m, b_lines, buffers->data[MMF_B], &args->b);
+        code = encode(gpu->driver, p, &m, line, b_lines, buffers->data[MMF_B], &args->b);
     if (!code && mmf_problem_gated(p)) {
         describe_b(p, MMF_B_UP, b_k, &m);
-        code = encode(gpu->driver, p, &m, b_lines, buffers->data[MMF_B_UP], &args->b_up);
+        code = encode(gpu->driver, p, &m, line, b_lines, buffers->data[MMF_B_UP], &args->b_up);
     }
     const bool by_turns = takes_turns(launch->instance, &args->gemm);
     if (!code && (by_turns || args->out_by_copies)) {
         describe_out(p, &m);
-        code = encode(gpu->driver, p, &m, by_turns ? MMF_WGMMA_WARP_ROWS : MMF_WGMMA_STORED_ROWS,
+        code = encode(gpu->driver, p, &m, columns % line ? columns : line,
+                      by_turns ? MMF_WGMMA_WARP_ROWS : MMF_WGMMA_STORED_ROWS,
                       buffers->data[MMF_OUT], &args->out);
     }
     return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_TENSOR_MAP, gpu->ordinal) : MMF_OK;
@@ -302,11 +312,9 @@ static void add_launch(const mmf_kernel *kernel, const mmf_problem *p, mmf_confi
     launch->cluster = (uint32_t)cluster;
     launch->overlaps = true;
     launch->grid_x = mmf_gpu_gemm_tiles(p, &args->gemm) * cluster;
-    const bool two = swapped && launch->grid_x > mmf_gpu_units(p->device);
-    args->stages = two ? MMF_WGMMA_STAGES_OF_TWO(kernel->tile_m, kernel->tile_n)
-                       : MMF_WGMMA_STAGES(kernel->tile_m, kernel->tile_n);
-    launch->dynamic_bytes =
-        MMF_WGMMA_RING + args->stages * MMF_WGMMA_STAGE_BYTES(kernel->tile_m, kernel->tile_n);
+    launch->dynamic_bytes = (uint32_t)(MMF_WGMMA_RING(kernel->tile_n) +
+                                       MMF_WGMMA_STAGES(kernel->tile_m, kernel->tile_n) *
+                                           MMF_WGMMA_STAGE_BYTES(kernel->tile_m, kernel->tile_n));
     if (!takes_turns(kernel->instance, &args->gemm)) {
         launch->first = offsetof(mmf_wgmma_args, gemm.first_tile);
         return;

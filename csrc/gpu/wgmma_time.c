@@ -7,20 +7,23 @@
 #include "gpu/nvidia_tiles.h"
 #include "gpu/parts.h"
 
-enum { MAX_PARTS_LOG = 3, MIN_STEPS = 4 }; /* the largest portable cluster; steps of k in a part */
+enum { MAX_PARTS_LOG = 3 };              /* the largest portable cluster */
+enum { MIN_STEPS = 4, MANY_STEPS = 64 }; /* of k: in a part, before two parts of a whole GPU pay */
 
-/* Where tiles leave half of the GPU idle, and parts are long. Clusters of four and more need not
- * fill a GPU: an H200 runs fewer than 32 of four at once (a 32nd took a second turn there). */
+/* Where tiles leave half of the GPU idle, and parts are long. On an H200, clusters that take up to
+ * a quarter of the units are as fast as memory, and those of two that take all of them; between,
+ * 5120x5120, 6144x4096 and 7168x2048 took 4 to 11 % longer in two parts than whole. */
 int mmf_wgmma_parts_log(const mmf_kernel *kernel, const mmf_problem *p, int64_t tiles)
 {
     const int64_t units = mmf_gpu_units(p->device), steps = mmf_gpu_tiles(p->k, kernel->tile_k);
     int log = 0;
     if (kernel->tile_m >= MMF_WGMMA_TALL_ROWS)
         return 0;
-    while (log < MAX_PARTS_LOG && tiles << (log + 1) <= (log ? units * 3 / 4 : units) &&
-           steps >> (log + 1) >= MIN_STEPS)
+    while (log < MAX_PARTS_LOG && steps >> (log + 1) >= MIN_STEPS &&
+           (log ? tiles << (log + 1) <= units * 3 / 8 : tiles <= units / 4))
         log++;
-    return log;
+    const bool all = 2 * tiles <= units && 2 * tiles > units - units / 16;
+    return all && steps >= MANY_STEPS ? 1 : log;
 }
 
 bool mmf_wgmma_shares_b(const mmf_kernel *kernel, const mmf_problem *p)
@@ -44,9 +47,9 @@ unsigned mmf_wgmma_group_rows(const mmf_problem *p)
  * idle; busy, while all are; starved, the same on an H100, whose memory is slower (as on an H200
  * where it was not measured). What a tile takes besides, the first and those after it; what
  * activations dearer than relu add to it; of ping-pong, `hidden` is the epilogue, under the
- * products of the other warpgroup: of the first four rows measured on an H100, of the others on an
- * H200. Those of tf32 (a tile_k of 32) are of the same loop: fitted to a 1024^3, by 128 x 64, and a
- * 4096^3, by 128 x 256. */
+ * products of the other warpgroup: of cooperative tiles and of 128 x 128 measured on an H100, of
+ * the others on an H200. Those of tf32 (a tile_k of 32) are of the same loop: fitted to a 1024^3,
+ * by 128 x 64, and a 4096^3, by 128 x 256. */
 typedef struct tile_time {
     int tile_m, tile_n, tile_k;
     double alone, busy, starved, first, later, dear, hidden;
@@ -54,8 +57,9 @@ typedef struct tile_time {
 
 static const tile_time times[] = {
     {128, 256, 64, 0.54, 0.65, 0.66, 4.4, 1.1, 1.3, 0},  /* cooperative */
-    {128, 192, 64, 0.46, 0.49, 0.505, 6.2, 0, 1, 8.9},   /* ping-pong */
+    {128, 192, 64, 0.46, 0.49, 0.505, 5.2, 0, 1, 8.9},   /* ping-pong */
     {128, 128, 64, 0.32, 0.35, 0.37, 2.9, 0, 0.9, 4.5},  /* ping-pong */
+    {128, 112, 64, 0.31, 0.32, 0.34, 3.2, 0.2, 0.9, 5},  /* ping-pong */
     {128, 128, 64, 0.285, 0.355, 0.355, 3, 0.6, 0.7, 0}, /* cooperative */
     {64, 128, 64, 0.26, 0.29, 0.29, 2.8, 2.8, 0.7, 0},   /* few rows */
     {16, 128, 64, 0.20, 0.22, 0.22, 2.75, 2, 0.2, 0},    /* few rows */

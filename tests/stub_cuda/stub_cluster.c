@@ -30,8 +30,8 @@ int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, co
         stub_enter("cuTensorMapEncodeTiled", "(%d, %p, %u x %u)", type, address, box[0], box[1]);
     const uint32_t size = type == 11 ? 4 : 2; /* float32 rounded to 11 bits; float16, bfloat16 */
     bool good = (type == 6 || type == 9 || type == 11) && rank == 3 && (uintptr_t)map % 64 == 0 &&
-                address && (uintptr_t)address % 16 == 0 && !interleave && swizzle == 3 &&
-                promotion == 3 && !fill && box[0] * size <= 128;
+                address && (uintptr_t)address % 16 == 0 && !interleave && promotion == 3 && !fill &&
+                (swizzle == 3 ? box[0] * size <= 128 : !swizzle && box[0] * size % 16 == 0);
     for (int i = 0; i < 3; i++) {
         good = good && sizes[i] && sizes[i] <= UINT64_C(1) << 32 && box[i] && box[i] <= 256 &&
                steps[i] == 1;

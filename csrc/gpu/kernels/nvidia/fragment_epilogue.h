@@ -64,13 +64,18 @@ MMF_DEVICE void meet_group(int consumer)
 /* Plain: no gates, no bias per row and no C, which leaves registers for a second 64 rows. */
 template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     enum {
-        HALVES = Plain ? 2 : 1, /* of 64 rows */
-        CHUNK = 64,             /* columns of a line of shared memory, and of a store */
-        PIECE = Columns % 128 ? CHUNK / 2 : 2 * CHUNK, /* that are finished at once */
+        HALVES = Plain ? 2 : 1,       /* of 64 rows */
+        WHOLE = Columns % 64 != 0,    /* one chunk, whose lines are not swizzled */
+        CHUNK = WHOLE ? Columns : 64, /* columns of a line of shared memory, and of a store */
+        LINE_BYTES = CHUNK * 2,
+        PIECE = WHOLE   ? Columns
+        : Columns % 128 ? CHUNK / 2
+                        : 2 * CHUNK, /* that are finished at once */
         PIECES = Columns / PIECE,
         SUMS = Columns / 2,
+        BIAS_PITCH = (Columns / 4 + 31) / 32 * 32 + 4, /* floats */
     };
-    static_assert((Columns + 16) * 4 <= MMF_WGMMA_BIAS_BYTES, "bias_at()");
+    static_assert(4 * BIAS_PITCH * 4 <= MMF_WGMMA_BIAS_BYTES, "bias_at()");
     static_assert(Plain || Columns % 128 == 0, "gates are whole chunks");
     const mmf_wgmma_args &args;
     const tile &t;
@@ -140,7 +145,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
      * eight columns read from different banks. */
     __attribute__((device, always_inline)) unsigned bias_at(int col) const
     {
-        return biases + (col % 8 / 2 * (Columns / 4 + 4) + col / 8 * 2) * 4;
+        return biases + (col % 8 / 2 * BIAS_PITCH + col / 8 * 2) * 4;
     }
 
     /* z of a piece from its sums, where column 0 of the piece is `first`; Up: of the up columns. */
@@ -232,15 +237,16 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
      * the piece is `first`. Two chunks are sent at once: waits and fences take longer than their
      * stores. */
     template <int Width>
-    __attribute__((device, always_inline)) void store(const float *z, int half, int first,
-                                                      chunks &c, int batch) const
+    __attribute__((device, always_inline)) void store(const float *z, int half, bool last_half,
+                                                      int first, chunks &c, int batch) const
     {
         enum { PART = Width < CHUNK ? Width : (int)CHUNK }; /* of a chunk */
-        const unsigned buffers = stores + thread / 32 * (MMF_WGMMA_WARP_ROWS * MMF_WGMMA_LINE);
+        const unsigned buffers = stores + thread / 32 * (MMF_WGMMA_WARP_ROWS * LINE_BYTES);
         const int lane = thread % 32, line = lane % 16;
         MMF_UNROLL
         for (int i = 0; i < Width; i += PART) {
-            const int at = first + i, second = Width > CHUNK ? i / CHUNK : c.count % 2;
+            const int at = first + i;
+            const int second = WHOLE ? 0 : Width > CHUNK ? i / CHUNK : c.count % 2;
             const unsigned buffer = buffers + second * MMF_WGMMA_STORE_BYTES;
             if (at % CHUNK == 0 && !second) {
                 if (is_elected())
@@ -256,15 +262,16 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
                     bits[j] = pack_pair<Dtype>((mmf_float2){pair[0], pair[1]});
                 }
                 const int unit = at % CHUNK / 8 + b + lane / 16;
-                store_matrices(buffer + line * 128 + ((unit ^ (line & 7)) << 4), bits);
+                store_matrices(
+                    buffer + line * LINE_BYTES + ((WHOLE ? unit : unit ^ (line & 7)) << 4), bits);
             }
             const int end = at + PART;
             if (end % CHUNK)
                 return;
             const int x = (int)t.n0 + end - CHUNK;
             const int y = (int)t.m0 + first_row + half * 64 + thread / 32 * 16;
-            const bool last = half == HALVES - 1 && end >= t.cols;
-            if (second || (Width <= CHUNK && last)) {
+            const bool last = last_half && end >= t.cols;
+            if (WHOLE || second || (Width <= CHUNK && last)) {
                 publish_to_copies();
                 meet_warp();
                 if (is_elected()) {
@@ -314,20 +321,22 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
             scale<0, CHUNK>(sum + n / 2, sum + n / 2, n);
             scale<1, CHUNK>(up + n / 2, up + n / 2, Columns / 2 + n);
             activate_as<true, CHUNK>(sum + n / 2, up + n / 2);
-            store<CHUNK>(sum + n / 2, 0, n, c, batch);
+            store<CHUNK>(sum + n / 2, 0, true, n, c, batch);
             if (n + CHUNK >= t.cols)
                 return;
         }
     }
 
-    /* After share_bias() and meet_group(): piece by piece, in registers of their own. */
-    __attribute__((device, always_inline)) void finish(float (&sum)[HALVES][SUMS], int batch) const
+    /* After share_bias() and meet_group(), halves `first` to end - 1: piece by piece, in registers
+     * of their own. */
+    __attribute__((device, always_inline)) void finish(float (&sum)[HALVES][SUMS], int batch,
+                                                       int first = 0, int end = HALVES) const
     {
         if (!Plain && args.gemm.gated)
             return finish_gates(sum[0], batch);
         chunks c = {};
         MMF_ROLLED
-        for (int half = 0; half < HALVES; half++) {
+        for (int half = first; half < end; half++) {
             MMF_ROLLED
             for (int piece = 0; piece * PIECE / CHUNK * CHUNK < t.cols; piece++) {
                 float z[PIECE / 2];
@@ -335,7 +344,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
                 if (!Plain && args.gemm.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
                     add_c(z, piece);
                 activate_as<false, PIECE>(z, z);
-                store<PIECE>(z, half, piece * PIECE, c, batch);
+                store<PIECE>(z, half, half + 1 == end, piece * PIECE, c, batch);
             }
         }
     }

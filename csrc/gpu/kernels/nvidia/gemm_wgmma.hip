@@ -45,9 +45,8 @@ MMF_DEVICE void multiply_stage(const ring &r, int consumer, float (&sum)[SUMS], 
     products_end();
 }
 
-/* sum = the products of a tile and a part of k. Begun: those of the first stage are under way;
- * where the ring's stages are counted at run time, ptxas keeps descriptors uniform in a whole loop
- * alone. */
+/* sum = the products of a tile and a part of k. Begun: those of the first stage are under way; of 64
+ * rows ptxas keeps descriptors uniform in a whole loop alone. */
 template <bool Begun>
 MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, const turns &turn, int consumer,
                          int thread, float (&sum)[SUMS])
@@ -119,7 +118,7 @@ MMF_DEVICE void prefetch_bias(const mmf_gemm_args &args, const tile &t)
 MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
 {
     const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
-    float *const lines = (float *)(dynamic_shared + MMF_WGMMA_RING);
+    float *const lines = (float *)(dynamic_shared + RING);
     const bool general = args.gemm.epilogue == MMF_EPILOGUE_GENERAL;
     const float alpha = general ? (float)args.gemm.alpha : 1;
     const bool by_copies = SWAPPED && args.out_by_copies, parted = is_parted(args);
@@ -223,11 +222,7 @@ template <> struct consumers<true> {
     }
 };
 
-/* Two workgroups of few rows may share a unit: one's products hide the other's beginning and end.
- */
-MMF_ENTRY MMF_THREADS_AT_ONCE(row::threads,
-                              SWAPPED ? 2 : 1) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
+MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
-    enum { PRODUCER = 24, CONSUMER = SWAPPED ? 104 : 240 }; /* registers */
-    run_workgroup<consumers<ONE_TILE>, CONSUMERS, PRODUCER, CONSUMER>(args);
+    run_workgroup<consumers<ONE_TILE>, CONSUMERS, 24, 240>(args);
 }

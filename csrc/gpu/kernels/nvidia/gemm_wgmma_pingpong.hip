@@ -4,8 +4,8 @@
  *
  * Each of the two warpgroups that multiply has tiles of its own, every other one of the
  * workgroup's. While one finishes a tile, the other has the matrix instructions; in the ring their
- * tiles follow each other. Two workgroups of a cluster take neighbouring tiles along m, each loads
- * half of B's columns for both. */
+ * tiles follow each other. The last tile is finished by both, 64 rows each. Two workgroups of a
+ * cluster take neighbouring tiles along m, each loads half of B's columns for both. */
 #include "gpu/kernels/nvidia/fragment_epilogue.h"
 #include "gpu/kernels/nvidia/wgmma.h"
 #include "gpu/kernels/nvidia/wgmma_tile.h"
@@ -14,18 +14,25 @@ static_assert(!SWAPPED && !ROUNDED && row::layout == LAYOUT_NT, "kernels.def");
 typedef fragment_epilogue<row::operands, FLAT, true> epilogue;
 enum { HALVES = epilogue::HALVES }; /* of a tile's rows: 64 each, which an instruction takes */
 
-/* Barriers by which consumer 0, 1 is told that the other one's products are all under way; those
- * below are meet_consumers()'s and the epilogue's. */
-enum { TURN_OF_0 = 4, TURN_OF_1 = 5 };
+/* Barriers by which consumer 0, or 1 by the next one, is told that the other one's products are all
+ * under way, and that it has stored its tile; those below are meet_consumers()'s and the
+ * epilogue's. */
+enum { TURN = 4, STORED = 6 };
 
-template <int Barrier> MMF_DEVICE void wait_for_turn()
+template <int Barrier> MMF_DEVICE void wait_for(int consumer)
 {
-    named_barrier<Barrier, CONSUMERS * GROUP>();
+    if (consumer)
+        named_barrier<Barrier + 1, CONSUMERS * GROUP>();
+    else
+        named_barrier<Barrier, CONSUMERS * GROUP>();
 }
 
-template <int Barrier> MMF_DEVICE void give_turn()
+template <int Barrier> MMF_DEVICE void tell(int consumer)
 {
-    arrive_at_named_barrier<Barrier, CONSUMERS * GROUP>();
+    if (consumer)
+        arrive_at_named_barrier<Barrier + 1, CONSUMERS * GROUP>();
+    else
+        arrive_at_named_barrier<Barrier, CONSUMERS * GROUP>();
 }
 
 typedef products<FLAT, row::operands, true, true> product;
@@ -66,13 +73,53 @@ MMF_DEVICE unsigned multiply(const mmf_wgmma_args &args, ring &r, int thread,
     return before;
 }
 
+/* Stages that the sums of a half take. Is there one store buffer for both consumers? Then who helps
+ * with the last tile has a stage for his. */
+enum { GIVEN = (SUMS * GROUP * 4 + STAGE_BYTES - 1) / STAGE_BYTES, OF_STAGE = SUMS / GIVEN };
+enum { ONE_BUFFER = epilogue::WHOLE };
+static_assert(GIVEN + ONE_BUFFER <= STAGES && SUMS % (4 * GIVEN) == 0, "16 bytes are in a stage");
+
+/* The last but `back` stage before the ring's place. */
+MMF_DEVICE unsigned stage_before(const ring &r, int back)
+{
+    return r.memory + (r.stage + STAGES - back) % STAGES * STAGE_BYTES;
+}
+
+/* Where a thread's sums i to i + 3 of the last tile's second half are handed over: in the tile's
+ * last stages, from the ring's place after them. */
+MMF_DEVICE unsigned given_at(const ring &r, int thread, int i)
+{
+    return stage_before(r, GIVEN - i / OF_STAGE) + (i % OF_STAGE / 4 * GROUP + thread) * 16;
+}
+
+MMF_DEVICE void give_sums(const ring &r, int thread, const float (&sum)[SUMS])
+{
+    MMF_UNROLL
+    for (int i = 0; i < SUMS; i += 4)
+        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(given_at(r, thread, i)),
+                     "f"(sum[i]), "f"(sum[i + 1]), "f"(sum[i + 2]), "f"(sum[i + 3])
+                     : "memory");
+}
+
+MMF_DEVICE void take_sums(const ring &r, int thread, float (&sum)[SUMS])
+{
+    MMF_UNROLL
+    for (int i = 0; i < SUMS; i += 4)
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(sum[i]), "=f"(sum[i + 1]), "=f"(sum[i + 2]), "=f"(sum[i + 3])
+                     : "r"(given_at(r, thread, i))
+                     : "memory");
+}
+
 /* A consumer. */
 struct alternating {
+    /* Owner: the consumer that multiplied the tile, and shared its bias. */
     static __attribute__((device, always_inline)) epilogue begin(const mmf_wgmma_args &args,
                                                                  const tile &t, int consumer,
-                                                                 int thread)
+                                                                 int owner, int thread)
     {
         const unsigned memory = shared_address(dynamic_shared);
+        const unsigned buffers = ONE_BUFFER ? 0 : consumer * 2 * MMF_WGMMA_STORE_BYTES;
         return {args,
                 t,
                 {},
@@ -80,71 +127,98 @@ struct alternating {
                 1,
                 thread,
                 0,
-                memory + MMF_WGMMA_STORES + consumer * 2 * MMF_WGMMA_STORE_BYTES,
-                memory + MMF_WGMMA_BIASES + consumer * MMF_WGMMA_BIAS_BYTES};
+                memory + MMF_WGMMA_STORES + buffers,
+                memory + MMF_WGMMA_BIASES + owner * MMF_WGMMA_BIAS_BYTES};
+    }
+
+    /* Those of the consumer's tile. */
+    static __attribute__((device, always_inline)) char *matrices_of(int consumer)
+    {
+        return dynamic_shared + MMF_WGMMA_MATRICES + consumer * TILE_BYTES;
     }
 
     /* Matrices of a batch index, for the consumer's threads. */
-    static __attribute__((device, always_inline)) char *
+    static __attribute__((device, always_inline)) void
     share_matrices(const mmf_wgmma_args &args, int consumer, int thread, int batch)
     {
-        char *const matrices = dynamic_shared + MMF_WGMMA_MATRICES + consumer * TILE_BYTES;
-        find_matrices(args.gemm, batch, (char **)matrices, thread);
+        find_matrices(args.gemm, batch, (char **)matrices_of(consumer), thread);
         meet_group(consumer);
-        return matrices;
     }
 
-    /* The workgroup's tile i, whose products are done. */
+    static __attribute__((device, always_inline)) tile tile_at(const mmf_wgmma_args &args,
+                                                               const place &at, int owner)
+    {
+        return tile_from(args, at.m0, at.n0, at.batch, matrices_of(owner));
+    }
+
+    /* Halves of the workgroup's tile i, whose products are done. */
     static __attribute__((device, always_inline)) void
-    finish(const mmf_wgmma_args &args, int i, int consumer, int thread, float (&sum)[HALVES][SUMS])
+    finish(const mmf_wgmma_args &args, const ring &r, int i, int consumer, int owner, int thread,
+           float (&sum)[HALVES][SUMS], int first, int end)
     {
         asm volatile("" : "+r"(thread)); /* what follows is not kept across products */
         const place at = place_of(i);
-        const tile t = tile_from(args, at.m0, at.n0, at.batch, nullptr);
-        epilogue e = begin(args, t, consumer, thread);
+        const tile t = tile_at(args, at, owner);
+        epilogue e = begin(args, t, consumer, owner, thread);
         e.alpha = (float)args.gemm.alpha;
+        if (ONE_BUFFER && consumer != owner)
+            e.stores = stage_before(r, GIVEN + 1);
+        else if (ONE_BUFFER && i > 0)
+            wait_for<STORED>(consumer);
         meet_group(consumer); /* the bias is shared */
-        e.finish(sum, at.batch);
+        e.finish(sum, at.batch, first, end);
     }
 
     static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
     {
         const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
         const unsigned steps = ((unsigned)args.gemm.k + row::tile_k - 1) / row::tile_k;
-        char *matrices = share_matrices(args, consumer, thread, 0);
+        share_matrices(args, consumer, thread, 0);
         turns turn;
         turn.start(args);
         const int count = turn.count();
+        const bool helped = steps >= GIVEN + ONE_BUFFER; /* the last tile is finished by both */
         if (consumer)
             r.skip(steps);
         MMF_ROLLED
         for (int i = consumer; i < count; i += 2) {
-            if (consumer)
-                wait_for_turn<TURN_OF_1>();
-            else if (i > 0)
-                wait_for_turn<TURN_OF_0>();
+            if (i > 0)
+                wait_for<TURN>(consumer);
             float sum[HALVES][SUMS];
             multiply_stage(r, sum, false);
             const place at = place_of(i); /* what a tile needs besides is found under products */
             if (args.gemm.batch_ndim)
-                matrices = share_matrices(args, consumer, thread, at.batch);
-            const tile t = tile_from(args, at.m0, at.n0, at.batch, matrices);
-            epilogue bias = begin(args, t, consumer, thread);
+                share_matrices(args, consumer, thread, at.batch);
+            const tile t = tile_at(args, at, consumer);
+            epilogue bias = begin(args, t, consumer, consumer, thread);
             bias.start();
             const unsigned last = multiply(args, r, thread, sum);
-            if (i + 1 < count) {
-                if (consumer)
-                    give_turn<TURN_OF_0>();
-                else
-                    give_turn<TURN_OF_1>();
-            }
+            const bool more = i + 1 < count, given = helped && !more;
+            if (more)
+                tell<TURN>(1 - consumer);
             product::wait(sum[0]);
             product::waited(sum[1]);
             if (thread < readers_of(args))
                 arrive_at(r.empty + 8 * last, thread);
-            r.skip(steps); /* of the other consumer's tile */
             bias.share_bias();
-            finish(args, i, consumer, thread, sum);
+            if (given) {
+                give_sums(r, thread, sum[1]);
+                tell<TURN>(1 - consumer);
+            }
+            r.skip(steps); /* of the other consumer's tile */
+            finish(args, r, i, consumer, consumer, thread, sum, 0, given ? 1 : (int)HALVES);
+            if (ONE_BUFFER && more) {
+                if (is_elected())
+                    wait_for_stores();
+                meet_warp();
+                tell<STORED>(1 - consumer);
+            }
+        }
+        if (helped && count > 0 && consumer == count % 2) {
+            float sum[HALVES][SUMS];
+            wait_for<TURN>(consumer);
+            take_sums(r, thread, sum[1]);
+            finish(args, r, count - 1, consumer, 1 - consumer, thread, sum, 1, HALVES);
         }
         if (is_elected())
             wait_for_stores();

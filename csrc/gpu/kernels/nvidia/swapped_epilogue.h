@@ -20,10 +20,10 @@ enum {
     RUN_BYTES = 16 * 32, /* of a warp */
 };
 static_assert(!SWAPPED || (RUNS & (RUNS - 1)) == 0, "parts of k have as many runs each");
-static_assert(!SWAPPED || RUNS * RUN_BYTES * WARPS <= MMF_WGMMA_BIASES - MMF_WGMMA_STORES,
+static_assert(!SWAPPED || RUNS * RUN_BYTES * WARPS <= RING - MMF_WGMMA_STORES,
               "the sums of other parts of k fit where stores are");
 static_assert(!SWAPPED || RUNS * RUN_BYTES * WARPS + CONSUMERS * MMF_WGMMA_STORE_BYTES <=
-                              LEAST_STAGES * STAGE_BYTES,
+                              STAGES * STAGE_BYTES,
               "those that are sent, and lines on their way to out, where stages were");
 static_assert(2 * STAGES * 8 <= MMF_WGMMA_SHARED_BARRIER - MMF_WGMMA_BARRIERS, "above the ring's");
 
@@ -101,7 +101,7 @@ struct swapped_epilogue {
     {
         const unsigned parts = 1u << log, runs = RUNS >> log, warp = thread / 32 + consumer * 4;
         const unsigned own = runs * RUN_BYTES, slot = WARPS * own, lane = thread % 32;
-        const unsigned mine = shared + MMF_WGMMA_RING + warp * own;
+        const unsigned mine = shared + RING + warp * own;
         const unsigned theirs = shared + MMF_WGMMA_STORES + warp * own;
         MMF_UNROLL
         for (unsigned i = 0; i < RUNS; i++) {
@@ -172,7 +172,7 @@ struct swapped_epilogue {
         const unsigned lines = FLAT >> log;
         const int warp_of_group = warp_id() % 4;
         const unsigned buffer =
-            shared + MMF_WGMMA_RING + RUNS * RUN_BYTES * WARPS + consumer * MMF_WGMMA_STORE_BYTES;
+            shared + RING + RUNS * RUN_BYTES * WARPS + consumer * MMF_WGMMA_STORE_BYTES;
         if (log)
             share(sum);
         alpha = (float)args.gemm.alpha;

@@ -60,6 +60,15 @@ template <int Columns, int Dtype, bool AAlongK, bool BAlongK> struct products;
 #define MMF_MAJORS_64 ", %35, %36"
 #define MMF_ADD_64 "%34"
 #define MMF_OUTPUTS_64 MMF_D32(sum, 0)
+#define MMF_SUMS_112                                                                               \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+    "%48, %49, %50, %51, %52, %53, %54, %55"
+#define MMF_INPUTS_112 "%56, %57, add, 1, 1"
+#define MMF_MAJORS_112 ", %59, %60"
+#define MMF_ADD_112 "%58"
+#define MMF_OUTPUTS_112 MMF_D32(sum, 0), MMF_D16(sum, 32), MMF_D8(sum, 48)
 #define MMF_SUMS_128                                                                               \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
@@ -131,6 +140,7 @@ template <int Columns, int Dtype, bool AAlongK, bool BAlongK> struct products;
     };
 MMF_COLUMNS(16)
 MMF_COLUMNS(64)
+MMF_COLUMNS(112)
 MMF_COLUMNS(128)
 MMF_COLUMNS(192)
 MMF_COLUMNS(256)
@@ -146,6 +156,11 @@ MMF_COLUMNS(256)
 #undef MMF_MAJORS_64
 #undef MMF_ADD_64
 #undef MMF_OUTPUTS_64
+#undef MMF_SUMS_112
+#undef MMF_INPUTS_112
+#undef MMF_MAJORS_112
+#undef MMF_ADD_112
+#undef MMF_OUTPUTS_112
 #undef MMF_SUMS_128
 #undef MMF_INPUTS_128
 #undef MMF_MAJORS_128

@@ -20,7 +20,6 @@ typedef struct mmf_wgmma_args {
     mmf_tensor_map a, b, b_up, out;
     unsigned cluster_log, parts_log;
     unsigned group_rows; /* of clusters, down which tiles run */
-    unsigned stages;     /* of the ring; read for tiles of fewer than 128 rows */
     unsigned char a_batched, b_batched, b_up_batched;
     unsigned char out_by_copies; /* of tiles of fewer than 128 rows: swapped_epilogue.h */
 } mmf_wgmma_args;
@@ -31,25 +30,26 @@ enum { MMF_WGMMA_STORE_BYTES = 64 * 128 }; /* 64 rows of a line each, on their w
 /* Rows of a box of out: of a warp of tiles of 128 rows, and of tiles of fewer. */
 enum { MMF_WGMMA_WARP_ROWS = 16, MMF_WGMMA_STORED_ROWS = 8 };
 enum { MMF_WGMMA_BIAS_BYTES = (256 + 16) * 4 }; /* of 256 columns: fragment_epilogue.h */
-enum { MMF_WGMMA_PLACE_COUNT = 8, MMF_WGMMA_PLACE_BYTES = 16 }; /* of tiles: wgmma_tile.h */
-enum { MMF_WGMMA_RING_BYTES = 192 * 1024, MMF_WGMMA_RING_BYTES_OF_TWO = 78 * 1024 };
+enum { MMF_WGMMA_PLACE_COUNT = 16, MMF_WGMMA_PLACE_BYTES = 16 }; /* of tiles: wgmma_tile.h */
+enum { MMF_WGMMA_SHARED_BYTES = 227 * 1024 };                    /* of a unit for one workgroup */
 
-/* Bytes, in this order: two store buffers for each consumer, where swapped_epilogue.h has the sums
- * of other parts of k; the bias of the tile's columns for each consumer; the ring's barriers and
- * that of these sums; the matrices of a tile, or of a tile for each consumer; the places of tiles;
- * stages of A and B, as many as fit, or so few that two workgroups fit. */
-#define MMF_WGMMA_STAGE_BYTES(tile_m, tile_n) (((tile_m) + (tile_n)) * MMF_WGMMA_LINE)
-#define MMF_WGMMA_STAGES(tile_m, tile_n)                                                           \
-    (MMF_WGMMA_RING_BYTES / MMF_WGMMA_STAGE_BYTES(tile_m, tile_n))
-#define MMF_WGMMA_STAGES_OF_TWO(tile_m, tile_n)                                                    \
-    (MMF_WGMMA_RING_BYTES_OF_TWO / MMF_WGMMA_STAGE_BYTES(tile_m, tile_n))
-#define MMF_WGMMA_STORES 0
-#define MMF_WGMMA_BIASES (MMF_WGMMA_STORES + MMF_WGMMA_CONSUMERS * 2 * MMF_WGMMA_STORE_BYTES)
+/* Bytes, in this order: the bias of the tile's columns for each consumer; the ring's barriers and
+ * that of the sums of other parts of k; the matrices of a tile, or of a tile for each consumer; the
+ * places of tiles; two store buffers for each consumer, where swapped_epilogue.h has those sums, or
+ * one for both where a tile's columns are no whole swizzled lines; stages of A and B, as many as
+ * fit. */
+#define MMF_WGMMA_BIASES 0
 #define MMF_WGMMA_BARRIERS (MMF_WGMMA_BIASES + MMF_WGMMA_CONSUMERS * MMF_WGMMA_BIAS_BYTES)
 #define MMF_WGMMA_SHARED_BARRIER (MMF_WGMMA_BARRIERS + 248)
 #define MMF_WGMMA_MATRICES (MMF_WGMMA_BARRIERS + 256)
 #define MMF_WGMMA_PLACES (MMF_WGMMA_MATRICES + MMF_WGMMA_CONSUMERS * 128)
-#define MMF_WGMMA_RING                                                                             \
+#define MMF_WGMMA_STORES                                                                           \
     ((MMF_WGMMA_PLACES + MMF_WGMMA_PLACE_COUNT * MMF_WGMMA_PLACE_BYTES + 1023) / 1024 * 1024)
+#define MMF_WGMMA_RING(tile_n)                                                                     \
+    (MMF_WGMMA_STORES +                                                                            \
+     ((tile_n) % 64 ? 64 * 2 * (tile_n) : MMF_WGMMA_CONSUMERS * 2 * MMF_WGMMA_STORE_BYTES))
+#define MMF_WGMMA_STAGE_BYTES(tile_m, tile_n) (((tile_m) + (tile_n)) * MMF_WGMMA_LINE)
+#define MMF_WGMMA_STAGES(tile_m, tile_n)                                                           \
+    ((MMF_WGMMA_SHARED_BYTES - MMF_WGMMA_RING(tile_n)) / MMF_WGMMA_STAGE_BYTES(tile_m, tile_n))
 
 #endif

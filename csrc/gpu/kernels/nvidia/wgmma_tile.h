@@ -22,14 +22,14 @@ enum {
     STEPS = MMF_WGMMA_LINE / 32,                 /* of k that an instruction takes, in a line */
     STAGES = MMF_WGMMA_STAGES(row::tile_m, row::tile_n),
     STAGE_BYTES = MMF_WGMMA_STAGE_BYTES(row::tile_m, row::tile_n),
-    LEAST_STAGES = SWAPPED ? MMF_WGMMA_STAGES_OF_TWO(row::tile_m, row::tile_n) : (int)STAGES,
+    RING = MMF_WGMMA_RING(row::tile_n), /* where the stages are */
     TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
     HALF_N = row::tile_n / 2, /* columns of B that are loaded at once; gated: of a stream */
     HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
-    TAKES_GATES = row::tile_n != 192, /* a tile of gemm_wgmma_pingpong, which has none */
-    BOX_BYTES = 64 * MMF_WGMMA_LINE,  /* 64 rows */
-    SUMS = FLAT / 2,                  /* of a thread */
-    PITCH = row::tile_n + 4,          /* floats of a line of sums */
+    TAKES_GATES = row::tile_n != 192 && row::tile_n != 112, /* tiles of gemm_wgmma_pingpong */
+    BOX_BYTES = 64 * MMF_WGMMA_LINE,                        /* 64 rows */
+    SUMS = FLAT / 2,                                        /* of a thread */
+    PITCH = row::tile_n + 4,                                /* floats of a line of sums */
     A_ALONG_K = row::layout == LAYOUT_NN || row::layout == LAYOUT_NT,
     B_ALONG_K = row::layout == LAYOUT_NT || row::layout == LAYOUT_TT,
     TALL_ALONG_K = SWAPPED ? B_ALONG_K : A_ALONG_K,
@@ -41,12 +41,7 @@ static_assert((SWAPPED ? row::tile_n : row::tile_m) == TALL_ROWS && row::lds == 
 static_assert(!ROUNDED || (!SWAPPED && A_ALONG_K && B_ALONG_K), "float32 is multiplied along k");
 static_assert(A_ALONG_K || row::tile_m % LINE == 0, "a box of a line along m has 64 rows");
 static_assert(row::threads == (CONSUMERS + 1) * GROUP, "kernels.def");
-static_assert(row::tile_m * PITCH * 4 <= LEAST_STAGES * STAGE_BYTES,
-              "a tile of sums fits into the ring");
-static_assert(MMF_WGMMA_RING + STAGES * STAGE_BYTES <= 227 * 1024 &&
-                  2 * (MMF_WGMMA_RING + LEAST_STAGES * STAGE_BYTES + 1024) <=
-                      (SWAPPED ? 228 : 2 * 228) * 1024,
-              "the shared memory of a unit, of which each workgroup takes 1 KiB more");
+static_assert(row::tile_m * PITCH * 4 <= STAGES * STAGE_BYTES, "a tile of sums fits into the ring");
 static_assert(2 * STAGES * 8 <= MMF_WGMMA_MATRICES - MMF_WGMMA_BARRIERS, "two for each stage");
 
 extern MMF_DYNAMIC_SHARED char dynamic_shared[];
@@ -69,15 +64,14 @@ MMF_DEVICE place &place_of(unsigned turn)
 
 /* Which stage of the ring is next, and the parity of its turn. */
 struct ring {
-    unsigned memory, full, empty, stages, stage, parity;
+    unsigned memory, full, empty, stage, parity;
 
-    __attribute__((device, always_inline)) void start(const mmf_wgmma_args &args)
+    __attribute__((device, always_inline)) void start()
     {
         const unsigned shared = shared_address(dynamic_shared);
-        memory = shared + MMF_WGMMA_RING;
+        memory = shared + RING;
         full = shared + MMF_WGMMA_BARRIERS;
         empty = full + STAGES * 8;
-        stages = SWAPPED ? args.stages : (unsigned)STAGES;
         stage = 0;
         parity = 0;
     }
@@ -94,11 +88,11 @@ struct ring {
 
     __attribute__((device, always_inline)) void advance()
     {
-        stage = stage + 1 == stages ? 0 : stage + 1;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
         parity ^= stage == 0;
     }
 
-    /* So many stages of a ring of STAGES. */
+    /* So many stages. */
     __attribute__((device, always_inline)) void skip(unsigned count)
     {
         const unsigned at = stage + count, times = at / STAGES;
@@ -249,7 +243,7 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t)
     }
     /* Workgroups of the cluster say of every stage that it is empty: this one stays as long. */
     MMF_ROLLED
-    for (unsigned i = 0; i < r.stages; i++) {
+    for (int i = 0; i < STAGES; i++) {
         wait_for(r.empty + 8 * r.stage, r.parity);
         r.advance();
     }
@@ -263,7 +257,7 @@ template <class Consumers, int Readers, int ProducerRegisters, int ConsumerRegis
 MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
 {
     ring r;
-    r.start(args);
+    r.start();
     if (thread_id() == 0) {
         prefetch_map(args.a);
         prefetch_map(args.b);
