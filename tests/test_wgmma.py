@@ -24,8 +24,10 @@ TURNS = [  # tile, case
     ("pingpong_128x192x64_bf16_nt", Case(25601, 328, 64, dtype="bfloat16", activation="gelu", bias="row")),
     ("pingpong_128x192x64_f16_nt", Case(25700, 456, 136, dtype="float16", bias="row", bias_dtype="float32")),
     ("pingpong_128x192x64_f16_nt", Case(51200, 8, 8, dtype="float16", activation="silu")),
+    ("pingpong_128x192x64_bf16_nt", Case(51201, 200, 128, dtype="bfloat16", activation="relu")),
     ("pingpong_128x128x64_bf16_nt", Case(51201, 328, 72, dtype="bfloat16", activation="gelu", bias="row")),
     ("pingpong_128x128x64_f16_nt", Case(51200, 136, 456, dtype="float16", activation="relu", alpha=0.5)),
+    ("pingpong_128x128x64_f16_nt", Case(51200, 136, 64, dtype="float16", activation="silu", bias="row")),
     ("pingpong_128x112x64_bf16_nt", Case(51201, 328, 72, dtype="bfloat16", activation="gelu", bias="row")),
     ("pingpong_128x112x64_f16_nt", Case(51200, 120, 456, dtype="float16", activation="silu", bias="row")),
     ("pingpong_128x112x64_f16_nt", Case(25700, 8, 64, dtype="float16", activation="relu", alpha=0.5)),
@@ -112,6 +114,8 @@ def test_a_pair_of_which_one_is_the_same_for_all(torch, tile, expanded):
     [
         (64, 4096, 1024),  # tiles of 64 rows: parts of k; of 16: B shared
         (64, 128, 4096),  # parts of k in both
+        (64, 1024, 1024),  # four parts
+        (16, 8192, 4096),  # two parts of all tiles
         (16, 7168, 512),
         (11, 128, 4096),
         (256, 1024, 264),  # two tiles share B

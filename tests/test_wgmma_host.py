@@ -44,7 +44,7 @@ def test_maps_are_made_for_every_call():
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_pingpong_128x192x64_f16_nt"),
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_pingpong_128x112x64_f16_nt"),
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_64x128x64_f16_nt"),
-        ("cuFuncSetAttribute", 0, "gemm_wgmma_64x128x64_f16_nn"),  # the first of its size: no other test has this one
+        ("cuFuncSetAttribute", 0, "gemm_wgmma_64x128x64_f16_nn"),  # its first launch: no other test has this one
     ],
 )
 def test_what_fails_is_named_and_the_next_call_works(function, skip, kernel):
@@ -99,12 +99,12 @@ def test_threads_ask_for_shared_memory_once():
     said = in_child("""
         import matmul_fused.testing
         os.environ["STUB_CUDA_SLOW_ATTRIBUTE"] = "1"
-        def run(n):
+        def run():
             with mf.testing.force_kernel("gemm_wgmma_64x128x64_f16_nt"):
-                x, w = DeviceArray(np.ones((64, 64), np.float16)), DeviceArray(np.ones((n, 64), np.float16).T)
+                x, w = DeviceArray(np.ones((64, 64), np.float16)), DeviceArray(np.ones((128, 64), np.float16).T)
                 right.append((fetch(mf.matmul_fused(x, w)) == 64).all())
         right = []
-        threads = [threading.Thread(target=run, args=(n,)) for n in (1024, 128) * 8]
+        threads = [threading.Thread(target=run) for _ in range(16)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -222,7 +222,7 @@ static mmf_status refuse_capture(const mmf_gpu *gpu, int instance, void *stream)
                     mmf_gpu_instances[instance].name);
 }
 
-/* Let a loaded function have so many bytes of dynamic shared memory, or more. Under `loading`. */
+/* Let a loaded function have so many bytes of dynamic shared memory. Under `loading`. */
 static mmf_status allow_bytes(mmf_gpu *gpu, int instance, void *function, uint32_t bytes)
 {
     mmf_device_scope scope;

@@ -195,13 +195,7 @@ static int encode(const mmf_driver *driver, const mmf_problem *p, const matrix *
 {
     /* CUtensorMapDataType; the last is float32 in memory that a copy rounds to 11 bits. */
     enum { FLOAT16 = 6, BFLOAT16 = 9, TFLOAT32 = 11 };
-    enum {
-        NO_INTERLEAVE,
-        ZERO_FILL = 0,
-        NO_SWIZZLE = 0,
-        SWIZZLE_128 = 3,
-        /* CUtensorMap... */ PROMOTE_256 = 3
-    };
+    enum { NO_INTERLEAVE = 0, ZERO_FILL = 0, NO_SWIZZLE = 0, SWIZZLE_128 = 3, PROMOTE_256 = 3 };
     const uint64_t sizes[] = {(uint64_t)m->length, (uint64_t)m->lines, (uint64_t)m->batches};
     const mmf_dtype dtype = p->dtype[MMF_A];
     const uint32_t size = (uint32_t)mmf_dtypes[dtype].size;
@@ -229,7 +223,7 @@ static mmf_status bind_launch(const mmf_launch_plan *plan, const mmf_problem *p,
     const mmf_gpu_layout layout = row->layout;
     const bool a_k = layout == MMF_GPU_LAYOUT_NN || layout == MMF_GPU_LAYOUT_NT;
     const bool b_k = layout == MMF_GPU_LAYOUT_NT || layout == MMF_GPU_LAYOUT_TT;
-    const uint32_t line = (uint32_t)row->tile_k, columns = (uint32_t)row->tile_n;
+    const uint32_t line = (uint32_t)row->tile_k; /* elements */
     const uint32_t a_lines = a_k ? (uint32_t)row->tile_m : BOX_LINES;
     const uint32_t b_lines = b_k ? (uint32_t)row->tile_n / 2 : BOX_LINES;
     mmf_wgmma_args *args = (mmf_wgmma_args *)(arguments + launch->argument);
@@ -251,7 +245,7 @@ static mmf_status bind_launch(const mmf_launch_plan *plan, const mmf_problem *p,
     const bool by_turns = takes_turns(launch->instance, &args->gemm);
     if (!code && (by_turns || args->out_by_copies)) {
         describe_out(p, &m);
-        code = encode(gpu->driver, p, &m, columns % line ? columns : line,
+        code = encode(gpu->driver, p, &m, (uint32_t)MMF_WGMMA_STORED_COLUMNS(row->tile_n),
                       by_turns ? MMF_WGMMA_WARP_ROWS : MMF_WGMMA_STORED_ROWS,
                       buffers->data[MMF_OUT], &args->out);
     }
@@ -312,9 +306,7 @@ static void add_launch(const mmf_kernel *kernel, const mmf_problem *p, mmf_confi
     launch->cluster = (uint32_t)cluster;
     launch->overlaps = true;
     launch->grid_x = mmf_gpu_gemm_tiles(p, &args->gemm) * cluster;
-    launch->dynamic_bytes = (uint32_t)(MMF_WGMMA_RING(kernel->tile_n) +
-                                       MMF_WGMMA_STAGES(kernel->tile_m, kernel->tile_n) *
-                                           MMF_WGMMA_STAGE_BYTES(kernel->tile_m, kernel->tile_n));
+    launch->dynamic_bytes = (uint32_t)MMF_WGMMA_BYTES(kernel->tile_m, kernel->tile_n);
     if (!takes_turns(kernel->instance, &args->gemm)) {
         launch->first = offsetof(mmf_wgmma_args, gemm.first_tile);
         return;

@@ -10,9 +10,9 @@
 enum { MAX_PARTS_LOG = 3 };              /* the largest portable cluster */
 enum { MIN_STEPS = 4, MANY_STEPS = 64 }; /* of k: in a part, before two parts of a whole GPU pay */
 
-/* Where tiles leave half of the GPU idle, and parts are long. On an H200, clusters that take up to
- * a quarter of the units are as fast as memory, and those of two that take all of them; between,
- * 5120x5120, 6144x4096 and 7168x2048 took 4 to 11 % longer in two parts than whole. */
+/* On an H200, two parts pay up to a quarter as many tiles as units, and of a whole GPU where k is
+ * long; more of them up to 3/8 of the units. Between, weights of 5120x5120, 6144x4096 and 7168x2048
+ * took 4 to 11 % longer in two parts than whole. */
 int mmf_wgmma_parts_log(const mmf_kernel *kernel, const mmf_problem *p, int64_t tiles)
 {
     const int64_t units = mmf_gpu_units(p->device), steps = mmf_gpu_tiles(p->k, kernel->tile_k);

@@ -2,8 +2,8 @@
  * pairs of neighbouring columns in two rows of every eight columns. What it implements is what
  * common/epilogue_registers.h does; gpu/epilogue_form.c says when.
  * Path of a call: the last step of a tile of gemm_wgmma and gemm_wgmma_pingpong, from the sums to
- * global memory by way of swizzled lines in shared memory. C may be out: its elements under a tile
- * are read before the tile's columns are stored. */
+ * global memory by way of lines in shared memory, swizzled where they are of 128 bytes. C may be
+ * out: its elements under a tile are read before the tile's columns are stored. */
 #ifndef MMF_FRAGMENT_EPILOGUE_H
 #define MMF_FRAGMENT_EPILOGUE_H
 
@@ -64,17 +64,19 @@ MMF_DEVICE void meet_group(int consumer)
 /* Plain: no gates, no bias per row and no C, which leaves registers for a second 64 rows. */
 template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     enum {
-        HALVES = Plain ? 2 : 1,       /* of 64 rows */
-        WHOLE = Columns % 64 != 0,    /* one chunk, whose lines are not swizzled */
-        CHUNK = WHOLE ? Columns : 64, /* columns of a line of shared memory, and of a store */
+        HALVES = Plain ? 2 : 1,                    /* of 64 rows */
+        CHUNK = MMF_WGMMA_STORED_COLUMNS(Columns), /* of a line of shared memory, and of a store */
+        WHOLE = Columns % 64 != 0,                 /* then lines are not swizzled */
         LINE_BYTES = CHUNK * 2,
-        PIECE = WHOLE   ? Columns
+        /* Columns that are finished at once. */
+        PIECE = WHOLE   ? (int)CHUNK
         : Columns % 128 ? CHUNK / 2
-                        : 2 * CHUNK, /* that are finished at once */
+                        : 2 * CHUNK,
         PIECES = Columns / PIECE,
         SUMS = Columns / 2,
-        BIAS_PITCH = (Columns / 4 + 31) / 32 * 32 + 4, /* floats */
+        BIAS_PITCH = (Columns / 4 + 31) / 32 * 32 + 4, /* floats: 16 bytes past a turn of banks */
     };
+    static_assert(Columns % 16 == 0, "two blocks at once");
     static_assert(4 * BIAS_PITCH * 4 <= MMF_WGMMA_BIAS_BYTES, "bias_at()");
     static_assert(Plain || Columns % 128 == 0, "gates are whole chunks");
     const mmf_wgmma_args &args;

@@ -45,8 +45,9 @@ MMF_DEVICE void multiply_stage(const ring &r, int consumer, float (&sum)[SUMS], 
     products_end();
 }
 
-/* sum = the products of a tile and a part of k. Begun: those of the first stage are under way; of 64
- * rows ptxas keeps descriptors uniform in a whole loop alone. */
+/* sum = the products of a tile and a part of k. Begun: those of the first stage are under way; not
+ * for tiles of 64 rows: ptxas keeps their descriptors in uniform registers only if no stage is
+ * outside of the loop. */
 template <bool Begun>
 MMF_DEVICE void multiply(const mmf_wgmma_args &args, ring &r, const turns &turn, int consumer,
                          int thread, float (&sum)[SUMS])
@@ -224,5 +225,5 @@ template <> struct consumers<true> {
 
 MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
-    run_workgroup<consumers<ONE_TILE>, CONSUMERS, 24, 240>(args);
+    run_workgroup<consumers<ONE_TILE>, CONSUMERS>(args);
 }

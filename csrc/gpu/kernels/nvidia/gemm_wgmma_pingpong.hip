@@ -14,12 +14,12 @@ static_assert(!SWAPPED && !ROUNDED && row::layout == LAYOUT_NT, "kernels.def");
 typedef fragment_epilogue<row::operands, FLAT, true> epilogue;
 enum { HALVES = epilogue::HALVES }; /* of a tile's rows: 64 each, which an instruction takes */
 
-/* Barriers by which consumer 0, or 1 by the next one, is told that the other one's products are all
- * under way, and that it has stored its tile; those below are meet_consumers()'s and the
- * epilogue's. */
+/* Named barriers, two each: the number of who waits is added. TURN: the other's products are all
+ * under way; after the last tile, its second half is in the ring. STORED: the one store buffer has
+ * been read. Those below are meet_consumers()'s and the epilogue's. */
 enum { TURN = 4, STORED = 6 };
 
-template <int Barrier> MMF_DEVICE void wait_for(int consumer)
+template <int Barrier> MMF_DEVICE void wait_until_told(int consumer)
 {
     if (consumer)
         named_barrier<Barrier + 1, CONSUMERS * GROUP>();
@@ -73,20 +73,21 @@ MMF_DEVICE unsigned multiply(const mmf_wgmma_args &args, ring &r, int thread,
     return before;
 }
 
-/* Stages that the sums of a half take. Is there one store buffer for both consumers? Then who helps
- * with the last tile has a stage for his. */
+/* Stages that hold the sums of 64 rows. Where the consumers have one store buffer, who helps with
+ * the last tile stores from one more stage. */
 enum { GIVEN = (SUMS * GROUP * 4 + STAGE_BYTES - 1) / STAGE_BYTES, OF_STAGE = SUMS / GIVEN };
 enum { ONE_BUFFER = epilogue::WHOLE };
-static_assert(GIVEN + ONE_BUFFER <= STAGES && SUMS % (4 * GIVEN) == 0, "16 bytes are in a stage");
+static_assert(GIVEN + ONE_BUFFER <= STAGES, "they are of one tile");
+static_assert(SUMS % (4 * GIVEN) == 0, "16 bytes are in one stage");
 
-/* The last but `back` stage before the ring's place. */
+/* Address of the stage that is `back` before the ring's place. */
 MMF_DEVICE unsigned stage_before(const ring &r, int back)
 {
     return r.memory + (r.stage + STAGES - back) % STAGES * STAGE_BYTES;
 }
 
 /* Where a thread's sums i to i + 3 of the last tile's second half are handed over: in the tile's
- * last stages, from the ring's place after them. */
+ * last stages. r: the ring after the tile. */
 MMF_DEVICE unsigned given_at(const ring &r, int thread, int i)
 {
     return stage_before(r, GIVEN - i / OF_STAGE) + (i % OF_STAGE / 4 * GROUP + thread) * 16;
@@ -145,12 +146,6 @@ struct alternating {
         meet_group(consumer);
     }
 
-    static __attribute__((device, always_inline)) tile tile_at(const mmf_wgmma_args &args,
-                                                               const place &at, int owner)
-    {
-        return tile_from(args, at.m0, at.n0, at.batch, matrices_of(owner));
-    }
-
     /* Halves of the workgroup's tile i, whose products are done. */
     static __attribute__((device, always_inline)) void
     finish(const mmf_wgmma_args &args, const ring &r, int i, int consumer, int owner, int thread,
@@ -158,13 +153,13 @@ struct alternating {
     {
         asm volatile("" : "+r"(thread)); /* what follows is not kept across products */
         const place at = place_of(i);
-        const tile t = tile_at(args, at, owner);
+        const tile t = tile_from(args, at.m0, at.n0, at.batch, nullptr);
         epilogue e = begin(args, t, consumer, owner, thread);
         e.alpha = (float)args.gemm.alpha;
         if (ONE_BUFFER && consumer != owner)
             e.stores = stage_before(r, GIVEN + 1);
         else if (ONE_BUFFER && i > 0)
-            wait_for<STORED>(consumer);
+            wait_until_told<STORED>(consumer);
         meet_group(consumer); /* the bias is shared */
         e.finish(sum, at.batch, first, end);
     }
@@ -183,13 +178,13 @@ struct alternating {
         MMF_ROLLED
         for (int i = consumer; i < count; i += 2) {
             if (i > 0)
-                wait_for<TURN>(consumer);
+                wait_until_told<TURN>(consumer);
             float sum[HALVES][SUMS];
             multiply_stage(r, sum, false);
             const place at = place_of(i); /* what a tile needs besides is found under products */
             if (args.gemm.batch_ndim)
                 share_matrices(args, consumer, thread, at.batch);
-            const tile t = tile_at(args, at, consumer);
+            const tile t = tile_from(args, at.m0, at.n0, at.batch, matrices_of(consumer));
             epilogue bias = begin(args, t, consumer, consumer, thread);
             bias.start();
             const unsigned last = multiply(args, r, thread, sum);
@@ -202,6 +197,7 @@ struct alternating {
                 arrive_at(r.empty + 8 * last, thread);
             bias.share_bias();
             if (given) {
+                meet_group(consumer); /* no warp's products read the ring any more */
                 give_sums(r, thread, sum[1]);
                 tell<TURN>(1 - consumer);
             }
@@ -216,7 +212,7 @@ struct alternating {
         }
         if (helped && count > 0 && consumer == count % 2) {
             float sum[HALVES][SUMS];
-            wait_for<TURN>(consumer);
+            wait_until_told<TURN>(consumer);
             take_sums(r, thread, sum[1]);
             finish(args, r, count - 1, consumer, 1 - consumer, thread, sum, 1, HALVES);
         }
@@ -227,5 +223,5 @@ struct alternating {
 
 MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
-    run_workgroup<alternating, 1, 24, 240>(args);
+    run_workgroup<alternating, 1>(args);
 }

@@ -45,11 +45,15 @@ enum { MMF_WGMMA_SHARED_BYTES = 227 * 1024 };                    /* of a unit fo
 #define MMF_WGMMA_PLACES (MMF_WGMMA_MATRICES + MMF_WGMMA_CONSUMERS * 128)
 #define MMF_WGMMA_STORES                                                                           \
     ((MMF_WGMMA_PLACES + MMF_WGMMA_PLACE_COUNT * MMF_WGMMA_PLACE_BYTES + 1023) / 1024 * 1024)
+#define MMF_WGMMA_STORED_COLUMNS(tile_n) ((tile_n) % 64 ? (tile_n) : 64)
 #define MMF_WGMMA_RING(tile_n)                                                                     \
-    (MMF_WGMMA_STORES +                                                                            \
-     ((tile_n) % 64 ? 64 * 2 * (tile_n) : MMF_WGMMA_CONSUMERS * 2 * MMF_WGMMA_STORE_BYTES))
+    (MMF_WGMMA_STORES + ((tile_n) % 64 ? 4 * MMF_WGMMA_WARP_ROWS * 2 * (tile_n)                    \
+                                       : MMF_WGMMA_CONSUMERS * 2 * MMF_WGMMA_STORE_BYTES))
 #define MMF_WGMMA_STAGE_BYTES(tile_m, tile_n) (((tile_m) + (tile_n)) * MMF_WGMMA_LINE)
 #define MMF_WGMMA_STAGES(tile_m, tile_n)                                                           \
     ((MMF_WGMMA_SHARED_BYTES - MMF_WGMMA_RING(tile_n)) / MMF_WGMMA_STAGE_BYTES(tile_m, tile_n))
+#define MMF_WGMMA_BYTES(tile_m, tile_n)                                                            \
+    (MMF_WGMMA_RING(tile_n) +                                                                      \
+     MMF_WGMMA_STAGES(tile_m, tile_n) * MMF_WGMMA_STAGE_BYTES(tile_m, tile_n))
 
 #endif

@@ -26,7 +26,7 @@ enum {
     TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
     HALF_N = row::tile_n / 2, /* columns of B that are loaded at once; gated: of a stream */
     HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
-    TAKES_GATES = row::tile_n != 192 && row::tile_n != 112, /* tiles of gemm_wgmma_pingpong */
+    TAKES_GATES = row::tile_n != 192 && row::tile_n != 112, /* of gemm_wgmma_pingpong alone */
     BOX_BYTES = 64 * MMF_WGMMA_LINE,                        /* 64 rows */
     SUMS = FLAT / 2,                                        /* of a thread */
     PITCH = row::tile_n + 4,                                /* floats of a line of sums */
@@ -42,6 +42,9 @@ static_assert(!ROUNDED || (!SWAPPED && A_ALONG_K && B_ALONG_K), "float32 is mult
 static_assert(A_ALONG_K || row::tile_m % LINE == 0, "a box of a line along m has 64 rows");
 static_assert(row::threads == (CONSUMERS + 1) * GROUP, "kernels.def");
 static_assert(row::tile_m * PITCH * 4 <= STAGES * STAGE_BYTES, "a tile of sums fits into the ring");
+static_assert(MMF_WGMMA_BYTES(row::tile_m, row::tile_n) <= MMF_WGMMA_SHARED_BYTES, "of a unit");
+static_assert(RING % 1024 == 0 && STAGE_BYTES % 1024 == 0 && (!B_ALONG_K || HALF_BYTES % 1024 == 0),
+              "swizzled lines repeat every 1024 bytes");
 static_assert(2 * STAGES * 8 <= MMF_WGMMA_MATRICES - MMF_WGMMA_BARRIERS, "two for each stage");
 
 extern MMF_DYNAMIC_SHARED char dynamic_shared[];
@@ -249,12 +252,13 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t)
     }
 }
 
+/* Of a thread: before these are set, the compiler's share for the threads of a unit. */
+enum { PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240 };
+
 /* A workgroup from its beginning to its end. Consumers::run(args, ring) is what the warpgroups that
- * multiply do; of each workgroup, Readers of them read a stage. The registers of a thread: before
- * these are set, the compiler's share for the threads of a unit. The first tile of the copies is
+ * multiply do; of each workgroup, Readers of them read a stage. The first tile of the copies is
  * found before the kernel before this one is done. */
-template <class Consumers, int Readers, int ProducerRegisters, int ConsumerRegisters>
-MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
+template <class Consumers, int Readers> MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
 {
     ring r;
     r.start();
@@ -286,13 +290,13 @@ MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
     wait_for_kernel_before();
     let_next_kernel_begin();
     if (warp >= CONSUMERS * 4) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(ProducerRegisters));
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         if (producer)
             produce(args, r, turn, t);
         if (is_parted(args) && !args.out_by_copies)
             cluster_barrier(); /* before the parts of k are added up */
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(ConsumerRegisters));
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         Consumers::run(args, r);
     }
     cluster_barrier(); /* a workgroup that is gone cannot be written to or read */
