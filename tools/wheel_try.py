@@ -3,7 +3,8 @@
 Each gets a fresh virtual environment with the wheel, NumPy and pytest, and runs a part of the suite that needs no more;
 on the newest also test_lifetime.py, which counts references, watches memory and ends interpreters. With --ends, those
 between the oldest and the newest leave out the sweep: what differs between Pythons is their API, not the arithmetic.
-Seconds and sizes are printed and written to build/reports/wheel.json.
+Seconds and sizes are printed and written to build/reports/wheel.json. The tests run side by side, one Python for each
+processor; what is timed before them, one Python after the other.
 """
 
 import json
@@ -15,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,30 +61,34 @@ def seconds(command, **keywords):
     return time.perf_counter() - start
 
 
-def try_wheel(wheel, interpreter, folder, tests):
-    """Install and test in a virtual environment at folder. The figures."""
+def install(wheel, interpreter, folder):
+    """The wheel and what the tests need, in a virtual environment at folder. The figures."""
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([interpreter, "-m", "venv", "--without-pip", folder], check=True)  # Debian may lack ensurepip
     python = folder / "bin/python"
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--only-binary=:all:"]
     row = {"install_with_numpy_s": seconds([*pip, wheel])}
     row["install_s"] = seconds([*pip, "--force-reinstall", "--no-deps", wheel])
-    environment = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTHONPATH")}
     imports = [
         list(map(float, subprocess.check_output([python, "-c", IMPORT], text=True, cwd="/").split())) for _ in range(9)
     ]
     medians = map(statistics.median, zip(*imports, strict=True))
     row["import_numpy_ms"], row["import_ms"] = (1000 * median for median in medians)
     subprocess.run([*pip, "--group", f"{ROOT}/pyproject.toml:wheel-test"], check=True)
-    command = [python, "-m", "pytest", "-q", "-r", "fE", "-p", "no:cacheprovider", "-k", CHOICE, *tests]
+    return row
+
+
+def test(interpreter, folder, tests):
+    """The figures of the tests in that environment."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTHONPATH")}
+    command = [folder / "bin/python", "-m", "pytest", "-q", "-r", "fE", "-p", "no:cacheprovider", "-k", CHOICE, *tests]
     start = time.perf_counter()
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, env=environment)
-    row["test_s"] = time.perf_counter() - start
+    took = time.perf_counter() - start
     passed = re.search(r"(\d+) passed", done.stdout)
     if done.returncode or not passed:
         sys.exit(f"{interpreter}: {done.stdout}{done.stderr}")
-    row["passed"] = int(passed[1])
-    return row
+    return {"test_s": took, "passed": int(passed[1])}
 
 
 def tests_of(number, count, ends):
@@ -99,10 +105,16 @@ def main(ends):
     (wheel,) = wheels
     report = {"wheel": wheel.name, "bytes": wheel.stat().st_size, "pythons": {}}
     found = pythons()
-    for number, (name, interpreter) in enumerate(found.items()):
-        tests = tests_of(number, len(found), ends)
-        row = try_wheel(wheel, interpreter, ROOT / "build/wheel/venv", tests)
-        report["pythons"][name] = row
+    folders = [ROOT / f"build/wheel/venv{number}" for number in range(len(found))]
+    for (name, interpreter), folder in zip(found.items(), folders, strict=True):
+        report["pythons"][name] = install(wheel, interpreter, folder)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        jobs = [
+            pool.submit(test, interpreter, folder, tests_of(number, len(found), ends))
+            for number, (interpreter, folder) in enumerate(zip(found.values(), folders, strict=True))
+        ]
+    for (name, row), job in zip(report["pythons"].items(), jobs, strict=True):
+        row |= job.result()
         print(
             f"CPython {name}: {row['passed']} tests passed in {row['test_s']:.0f} s; "
             f"installed in {row['install_s']:.1f} s (with NumPy {row['install_with_numpy_s']:.1f}), "

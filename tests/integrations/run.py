@@ -1,7 +1,7 @@
 """`make test-integrations`: the plugins inside the real packages.
 
 Makes the environment of each host (environments.py) and runs its tests there. A host whose packages cannot be fetched
-is skipped, and listed; everything else that goes wrong is a failure.
+is skipped, and listed; everything else that goes wrong is a failure. Hosts run side by side, one for each processor.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from environments import RECIPES, NotFetched, make
@@ -18,22 +19,30 @@ HERE = Path(__file__).parent
 TESTS = {"vllm": ["in_vllm.py", "in_transformers.py"], "sglang": ["in_sglang.py"]}
 
 
+def run(host: str) -> bool:
+    """Did the tests of a host pass? NotFetched: they cannot run."""
+    start = time.perf_counter()
+    python = make(host)
+    made = time.perf_counter()
+    files = [str(HERE / name) for name in TESTS[host]]
+    command = [str(python), "-m", "pytest", "-W", "default", "--disable-warnings", *files]
+    environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    took = f"{host}: environment {made - start:.0f} s, tests {time.perf_counter() - made:.0f} s"
+    print(f"{done.stdout}{done.stderr}{took}", flush=True)
+    return done.returncode == 0
+
+
 def main(hosts: list[str]) -> int:
     skipped, failed = [], []
-    for host in hosts or RECIPES:
-        start = time.perf_counter()
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        jobs = {host: pool.submit(run, host) for host in hosts or RECIPES}
+    for host, job in jobs.items():
         try:
-            python = make(host)
+            if not job.result():
+                failed.append(host)
         except NotFetched as why:
             skipped.append(f"{host}: {why}")
-            continue
-        made = time.perf_counter()
-        files = [str(HERE / name) for name in TESTS[host]]
-        command = [str(python), "-m", "pytest", "-W", "default", "--disable-warnings", *files]
-        done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(HERE.parent)}, check=False)
-        if done.returncode:
-            failed.append(host)
-        print(f"{host}: environment {made - start:.0f} s, tests {time.perf_counter() - made:.0f} s", flush=True)
     for line in skipped:
         print(f"skipped: {line}")
     if failed:
