@@ -185,7 +185,7 @@ const mmf_kernel *mmf_plan_modelled(const mmf_problem *problem)
     const double units = mmf_plan_units(problem->device), bytes = mmf_plan_bytes(problem);
     const mmf_kernel *found = NULL;
     double best = 0, rate = 0;
-    for (int i = 0; i < MMF_KERNELS; i++) {
+    for (int i = mmf_kernel_begin(problem->device); i < mmf_kernel_end(problem->device); i++) {
         char reason[MMF_REASON_TEXT];
         const mmf_kernel *kernel = mmf_kernel_at(i);
         if (!mmf_kernel_is_for(kernel, problem->device) || !permitted(i, problem->device) ||

@@ -20,7 +20,7 @@ const mmf_kernel *mmf_kernel_at(int index)
 bool mmf_kernel_set_concerns(const mmf_kernel_set *set, mmf_device device)
 {
     const bool any = mmf_kernel_set_any(set);
-    for (int i = 0; any && i < MMF_KERNELS; i++)
+    for (int i = mmf_kernel_begin(device); any && i < mmf_kernel_end(device); i++)
         if (mmf_kernel_set_has(set, i) && mmf_kernel_is_for(mmf_kernel_at(i), device))
             return true;
     return false;

@@ -20,7 +20,18 @@ enum {
 /* Kernel number index, 0 to MMF_KERNELS - 1: those of the CPU first, each kind best first. */
 const mmf_kernel *mmf_kernel_at(int index);
 
-/* Is there a kernel for this type of device? */
+/* The first kernel that can be for a device, and the one after the last: most are for GPUs. */
+static inline int mmf_kernel_begin(mmf_device device)
+{
+    return device.type == MMF_CPU ? 0 : MMF_CPU_KERNEL_COUNT;
+}
+
+static inline int mmf_kernel_end(mmf_device device)
+{
+    return device.type == MMF_CPU ? MMF_CPU_KERNEL_COUNT : MMF_KERNELS;
+}
+
+/* Is it for this type of device? */
 static inline bool mmf_kernel_is_for(const mmf_kernel *kernel, mmf_device device)
 {
     return kernel->devices >> device.type & 1;
