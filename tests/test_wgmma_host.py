@@ -84,8 +84,7 @@ def test_tiles_are_counted_in_31_bits():
     assert reasons["gemm_wgmma_64x128x64_f16_nt"] is None
 
 
-def test_a_tile_that_is_no_whole_lines_is_stored_as_it_is():
-    """Of 112 columns: no swizzled lines of 64."""
+def test_tiles_of_112_columns_are_stored_without_swizzle():
     a, b = arrays()
     with force_kernel("gemm_wgmma_pingpong_128x112x64_f16_nt"):
         clear_log()

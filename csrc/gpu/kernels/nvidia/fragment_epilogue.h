@@ -236,8 +236,8 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     };
 
     /* A warp's 16 rows of a piece to its own part of the buffers of its chunks, where column 0 of
-     * the piece is `first`. Two chunks are sent at once: waits and fences take longer than their
-     * stores. */
+     * the piece is `first`. Of tiles of 128 and 256 columns two chunks are sent at once: waits and
+     * fences take longer than their stores. */
     template <int Width>
     __attribute__((device, always_inline)) void store(const float *z, int half, bool last_half,
                                                       int first, chunks &c, int batch) const
