@@ -37,7 +37,7 @@ demo: $(STAMPS)/install ## install into .venv and run the example of the README
 	$(BIN)/python tools/readme.py README.md
 
 # A file's tests share what they made: one process runs them all. One more than there are processors, as tests also wait.
-PROCESSES := -n $(shell expr $$(nproc) + 1) --maxprocesses 8 --dist loadfile
+PROCESSES := -n $$(($$(nproc) + 1)) --maxprocesses 8 --dist loadfile
 
 test: $(STAMPS)/install $(STAMPS)/test torch ## the suite, in processes, and simulate; TORCH= for a run without torch, PYTEST= for a part
 	$(BIN)/python -m pytest $(or $(PYTEST),$(PROCESSES))

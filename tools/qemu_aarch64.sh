@@ -2,7 +2,7 @@
 # Print "EMULATOR;-L;SYSROOT", as CMAKE_CROSSCOMPILING_EMULATOR wants it, to run programs of aarch64 here.
 # usage: qemu_aarch64.sh FOLDER
 # Uses what is installed, else unpacks two Debian packages into FOLDER: no root, nothing is installed.
-# The static qemu alone: the other one (7.2) has plugins, whose assertions fail in the child of a fork with threads.
+# The static qemu alone: the dynamic one has plugins, whose assertions (7.2) fail in the child of a fork with threads.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
