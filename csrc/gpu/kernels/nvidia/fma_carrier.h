@@ -36,6 +36,14 @@ template <int Lines> struct padded_rows {
     }
 };
 
+/* A copy of them, not read again for each unit, where a thread has registers for that. */
+template <bool InRegisters> struct regions_of_a_stage {
+    typedef const regions type;
+};
+template <> struct regions_of_a_stage<false> {
+    typedef const regions &type;
+};
+
 /* What a thread brings of Lines lines. Lines that a tile does not have are not copied where whole
  * units are: their sums are not stored. */
 template <int Lines, int Threads> struct fma_carrier {
@@ -165,7 +173,8 @@ template <int Lines, int Threads> struct fma_carrier {
     __attribute__((device, always_inline)) void copy_some(unsigned stage, long long k0,
                                                           int k_left) const
     {
-        const regions r = of; /* not read again after every copy */
+        enum { FEW_SUMS = this_row::tile_m * this_row::tile_n <= 128 * 64 };
+        typename regions_of_a_stage<FEW_SUMS>::type r = of;
         any_strides own = {r};
         own.start();
         MMF_ROLLED

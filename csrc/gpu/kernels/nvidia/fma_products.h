@@ -25,7 +25,6 @@ enum {
     GROUP = 4, /* floats of 16 bytes */
     A_PITCH = a_carrier::stage_form::PITCH,
     B_PITCH = b_carrier::stage_form::PITCH,
-    AT_ONCE = 8, /* k in the body of the loop */
     PITCH = row::tile_n + MMF_MMA_PADDING,
 };
 static_assert(row::lds == 2 * sizeof(regions) + TILE_BYTES && row::tile_k * 4 == MMF_MMA_LINE &&
@@ -84,35 +83,46 @@ struct operands_at_k {
     }
 };
 
-/* sum += A B over a stage; the operands of a k are loaded while the k before is multiplied. */
-MMF_DEVICE void multiply(const char *stage, sums &sum)
-{
-    const char *a_row = stage + first_row() * 4;
-    const char *b_row = stage + a_carrier::BYTES + first_column() * 4;
+/* The operands of a k are loaded while the k before is multiplied. */
+struct products {
+    enum { AT_ONCE = 8 };
+    sums &sum;
     operands_at_k both[2];
-    both[0].load(a_row, b_row);
-    MMF_ROLLED
-    for (int k = 0; k < row::tile_k; k += AT_ONCE) {
+
+    __attribute__((device, always_inline)) void load(unsigned stage, int k, operands_at_k &to)
+    {
+        const char *const at = dynamic_shared + stage;
+        to.load(at + first_row() * 4 + k * A_PITCH,
+                at + a_carrier::BYTES + first_column() * 4 + k * B_PITCH);
+    }
+
+    __attribute__((device, always_inline)) void begin(unsigned stage, int k)
+    {
+        load(stage, k, both[0]);
+    }
+
+    __attribute__((device, always_inline)) void most(unsigned stage, int k)
+    {
         MMF_UNROLL
-        for (int i = 0; i < AT_ONCE; i++) {
-            if (i + 1 < AT_ONCE || k + AT_ONCE < row::tile_k)
-                both[(i + 1) % 2].load(a_row + (i + 1) * A_PITCH, b_row + (i + 1) * B_PITCH);
+        for (int i = 0; i + 1 < AT_ONCE; i++) {
+            load(stage, k + i + 1, both[(i + 1) % 2]);
             both[i % 2].add_to(sum);
         }
-        a_row += AT_ONCE * A_PITCH;
-        b_row += AT_ONCE * B_PITCH;
     }
-}
+
+    __attribute__((device, always_inline)) void last()
+    {
+        both[1].add_to(sum);
+    }
+};
 
 /* The sums of `count` products from k0 on, of the tile whose matrices are found. */
 MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, long long k0,
                              long long count, regions *of, sums &sum)
 {
     find_regions<row, a_carrier, b_carrier>(args, t, k0, of);
-    each_stage<row, a_carrier, b_carrier>(count, of, shared_window(dynamic_shared),
-                                          [&](unsigned offset) __attribute__((always_inline)) {
-                                              multiply(dynamic_shared + offset, sum);
-                                          });
+    products own = {sum, {}};
+    pipelined_stages<row, a_carrier, b_carrier>(count, of, shared_window(dynamic_shared), own);
 }
 
 /* The sums times a factor as lines of the tile. */
