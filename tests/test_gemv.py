@@ -1,4 +1,4 @@
-"""Every row of gemm_gemv on an NVIDIA GPU that has it (--device cuda).
+"""Every row of gemm_gemv and gemm_gemv_stream on an NVIDIA GPU that has it (--device cuda).
 
 K with and without whole steps and whole runs of 16 bytes, one to four rows, gates, batches, many workgroups, launches
 that overlap. Lines are padded with NaN: what lies behind K is not read.
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.device
 
 ROWS = [name for name in mf.info().gpu_kernels if name.startswith("gemm_gemv_")]
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
-MOST = {name: int(name.split("_")[2].partition("x")[0]) for name in ROWS}
+MOST = {name: int(name.split("_")[-3].partition("x")[0]) for name in ROWS}
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +32,12 @@ def torch():
 @pytest.mark.parametrize("kernel", ROWS)
 def test_rows(torch, kernel, sweep_seed):
     fixed = {"dtype": DTYPES[kernel.split("_")[-2]], "layout": "NT"}
+    batch = "" if "_stream_" in kernel else "2"
     xp = DeviceTransfer(DEVICE)
     for m in range(1, MOST[kernel] + 1):
         for n, k in ((8, 8), (72, 1024), (4099, 2056), (264, 4096), (136, 16392)):
             run_case(Case(m, n, k, bias="row", activation="gelu", **fixed), sweep_seed, kernel=kernel, xp=xp)
-            gated = {"activation": "swiglu", "gate_layout": "halves", "batch": "2", "c": "full", "beta": 0.7}
+            gated = {"activation": "swiglu", "gate_layout": "halves", "batch": batch, "c": "full", "beta": 0.7}
             run_case(Case(m, n, k, **gated, **fixed), sweep_seed, kernel=kernel, xp=xp)
 
 

@@ -1,4 +1,4 @@
-"""Where gemm_gemv and gemm_mma_thin are chosen, what they refuse, how they are launched; on a stand-in CUDA driver."""
+"""Where gemm_gemv, gemm_gemv_stream and gemm_mma_thin are chosen, what they refuse, how they are launched; on a stand-in CUDA driver."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from gpu_support import balance, driver  # noqa: F401
 from matmul_fused.testing import force_kernel
 from stub_cuda import DeviceArray, calls, clear_log, fetch
 
+STREAM = "gemm_gemv_stream_1x16x1024_f16_nt"
 SM_90A = any(arch == "sm_90a" for arch, _, _ in mf._core.device_objects())
 pytestmark = pytest.mark.skipif(not SM_90A, reason="this build has no code for sm_90a")
 
@@ -42,6 +43,27 @@ def test_few_rows_are_taken(m, n, k, dtype, kernel):
     threads = 128 if kernel == "gemm_gemv_1x16x512_f16_nt" else 256
     assert launch.startswith(f"cuLaunchKernelEx({kernel}, {-(-n // 16)}, {threads}")
     assert np.allclose(out, np.maximum(a.astype(float) @ w.T, 0), rtol=4e-3, atol=0.1)
+
+
+def test_one_row_and_a_large_weight_stream():
+    a, w = draw(1, 4096), np.zeros((1024, 4096), np.float16)  # large for the stand-in's four units
+    assert mf.explain(DeviceArray(a), DeviceArray(w.T)).kernel == STREAM
+
+
+@pytest.mark.parametrize(("n", "workgroups"), [(40, 3), (72, 4)])
+def test_workgroups_of_the_stream_stay(n, workgroups):
+    a, w = draw(1, 1040), draw(n, 1040, seed=1)
+    clear_log()
+    with force_kernel(STREAM):
+        out = fetch(mf.matmul_fused(DeviceArray(a), DeviceArray(w.T), activation="relu"))
+    (launch,) = calls("cuLaunchKernelEx")
+    assert launch.startswith(f"cuLaunchKernelEx({STREAM}, {workgroups}, 320")
+    assert np.allclose(out, np.maximum(a.astype(float) @ w.T, 0), rtol=4e-3, atol=0.1)
+
+
+def test_what_the_stream_refuses():
+    a, w = DeviceArray(draw(3, 1, 64)), DeviceArray(draw(3, 40, 64).swapaxes(1, 2))
+    assert {row.reason for row in mf.explain(a, w).candidates if row.name == STREAM} == {"takes no batch"}
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def fits(tile, case):
     if re.search(r"_\d+x", tile) and f"_{SHORT[case.dtype]}_" not in ROWS[tile]:  # steps of a dtype's size
         return False
     if tile.startswith("gemm_gemv_"):  # few rows each
-        return case.m <= int(tile.split("_")[2].partition("x")[0])
+        return case.m <= int(re.search(r"_(\d+)x", tile)[1])
     if case.prepack not in (False, True) and not reads_shuffled(tile, case.dtype):
         return False
     return not (case.gate_layout and takes_no_gate(tile))

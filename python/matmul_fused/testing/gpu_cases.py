@@ -82,6 +82,12 @@ TAKES["gemm_gemv"] = {
     "a_view": ("plain",),
     "b_view": ("plain",),
 }
+TAKES["gemm_gemv_stream"] = TAKES["gemm_gemv"] | {
+    "m": (1,),
+    "k": (*_EIGHTS, 1000, 1032, 4104),  # a stage is 1024
+    "dtype": ("float16", "bfloat16"),
+    "batch": ("",),
+}
 TAKES["gemm_mma_thin"] = _CHUNKS | {
     "m": (1, 3, 7, 8, 9, 15, 16),  # tiles of 16 by 32, the right half of which is cut, too
     "n": (8, 16, 24, 32, 40, 48, 72),
@@ -125,8 +131,8 @@ for _family in ("gemm_pingpong_splitk", "gemm_pingpong_staged_splitk"):
 TAKES["gemm_thin_splitk"] = _CHUNKS | _CUT | {"n": (8, 24, 40, 72, 136), "k": (8, 136, 512, 520, 1032)}
 IN_CHUNKS = (
     "gemm_wgmma", "gemm_wgmma_pingpong", "gemm_pingpong", "gemm_pingpong_staged", "gemm_thin", "gemm_wmma",
-    "gemm_wmma_thin", "gemm_mma_thin", "gemm_gemv", "gemm_pingpong_splitk", "gemm_pingpong_staged_splitk",
-    "gemm_thin_splitk",
+    "gemm_wmma_thin", "gemm_mma_thin", "gemm_gemv", "gemm_gemv_stream", "gemm_pingpong_splitk",
+    "gemm_pingpong_staged_splitk", "gemm_thin_splitk",
 )  # fmt: skip
 # Of GPU kernels: more than 8 rows of tiles of 64 and of 128, which go in groups; three tiles; many steps of k.
 TILED = ((577, 65, 5), (1153, 33, 9), (257, 255, 17), (130, 257, 33), (7, 5, 1000), (3, 70, 2049))
@@ -143,6 +149,7 @@ TILED_SHUFFLED = ((577, 80, 32), (1153, 48, 64), (257, 256, 96), (130, 272, 160)
 _MANY_PIECES = ((130, 264, 72), (257, 72, 136), (7, 8, 1544), (3, 72, 4104))  # these are for few tiles
 TILED_OF: dict[str, tuple[tuple[int, int, int], ...]] = {
     "gemm_gemv": ((1, 264, 2056), (2, 72, 4104), (3, 130, 1032), (4, 1000, 512), (1, 4099, 64), (4, 24, 16392)),
+    "gemm_gemv_stream": ((1, 264, 2056), (1, 4099, 64), (1, 130, 1032), (1, 24, 16392), (1, 5, 8)),
     "gemm_mma_thin": ((7, 264, 2056), (2, 72, 4104), (15, 136, 1032), (16, 1000, 512), (9, 4104, 64), (16, 24, 16392)),
 }
 TILED_OF |= dict.fromkeys(("gemm_pingpong_splitk", "gemm_pingpong_staged_splitk", "gemm_thin_splitk"), _MANY_PIECES)

@@ -47,11 +47,6 @@ MMF_DEVICE void store_matrices(unsigned address, const unsigned bits[4])
                  : "memory");
 }
 
-MMF_DEVICE void meet_warp()
-{
-    asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
-}
-
 /* The warpgroup, and no other. */
 MMF_DEVICE void meet_group(int consumer)
 {

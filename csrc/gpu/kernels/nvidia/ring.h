@@ -47,6 +47,11 @@ MMF_DEVICE int warp_id()
     return __nvvm_shfl_sync_idx_i32(~0u, thread_id() / 32, 0, 31);
 }
 
+MMF_DEVICE void meet_warp()
+{
+    asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
+}
+
 MMF_DEVICE void prefetch_map(const mmf_tensor_map &map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -92,6 +97,11 @@ MMF_DEVICE void wait_for(unsigned barrier, unsigned parity)
                  "@!done bra again_%=;\n\t}" ::"r"(barrier),
                  "r"(parity)
                  : "memory");
+}
+
+MMF_DEVICE void arrive(unsigned barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 /* At the same barrier of another workgroup of the cluster. No .release.cluster: what is released is
