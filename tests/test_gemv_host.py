@@ -50,7 +50,7 @@ def test_one_row_and_a_large_weight_stream():
     assert mf.explain(DeviceArray(a), DeviceArray(w.T)).kernel == STREAM
 
 
-@pytest.mark.parametrize(("n", "workgroups"), [(40, 3), (72, 4)])
+@pytest.mark.parametrize(("n", "workgroups"), [(24, 3), (72, 4)])
 def test_workgroups_of_the_stream_stay(n, workgroups):
     a, w = draw(1, 1040), draw(n, 1040, seed=1)
     clear_log()

@@ -115,8 +115,9 @@ def fits(tile, case):
     """Is the case of those that a tile of its family may take?"""
     if re.search(r"_\d+x", tile) and f"_{SHORT[case.dtype]}_" not in ROWS[tile]:  # steps of a dtype's size
         return False
-    if tile.startswith("gemm_gemv_"):  # few rows each
-        return case.m <= int(re.search(r"_(\d+)x", tile)[1])
+    few = re.match(r"gemm_gemv_(?:stream_)?(\d+)x", tile)
+    if few:
+        return case.m <= int(few[1])
     if case.prepack not in (False, True) and not reads_shuffled(tile, case.dtype):
         return False
     return not (case.gate_layout and takes_no_gate(tile))

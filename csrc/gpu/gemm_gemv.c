@@ -134,6 +134,12 @@ const mmf_family mmf_gpu_gemv = {
     .gflops_float = GFLOPS,
 };
 
+/* A tile of gemm_gemv_stream has as many columns, gated or not. */
+static int64_t stream_tiles(const mmf_problem *p)
+{
+    return mmf_gpu_tiles(p->n, MMF_STREAM_LINES);
+}
+
 static uint32_t stream_bytes(const mmf_kernel *kernel, const mmf_problem *p)
 {
     return (uint32_t)MMF_STREAM_BYTES(kernel->tile_k, mmf_dtypes[p->dtype[MMF_A]].size);
@@ -159,12 +165,12 @@ static void stream_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work
     const double units = mmf_gpu_units(p->device);
     if (units <= 0)
         return;
-    const double stages =
-        (double)mmf_gpu_tiles(p->k, kernel->tile_k) * (kernel->tile_n / (double)MMF_STREAM_LINES);
-    const double alone = ceil(w->tiles / units) * stages * stage;
+    const double turns = ceil((double)stream_tiles(p) / units),
+                 weights = mmf_problem_gated(p) ? 2 : 1;
+    const double alone = turns * (double)mmf_gpu_tiles(p->k, kernel->tile_k) * weights * stage;
     const double together = faster * 1e6 * mmf_nvidia_b_seconds(p);
-    w->bytes = -(double)p->n * (double)p->k * mmf_dtypes[p->dtype[MMF_B]].size *
-               (mmf_problem_gated(p) ? 2 : 1); /* they are counted here */
+    w->bytes = -(double)p->n * (double)p->k * weights *
+               mmf_dtypes[p->dtype[MMF_B]].size; /* they are counted here */
     mmf_nvidia_set_microseconds(w, first + (alone > together ? alone : together), GFLOPS);
 }
 
@@ -174,11 +180,10 @@ static void configure_stream(const mmf_kernel *kernel, const mmf_problem *p, mmf
     configure(kernel, p, config);
     for (int i = 0; i < plan->launches; i++) {
         mmf_launch *launch = &plan->launch[i];
-        const int64_t units = mmf_gpu_units(p->device);
+        const int64_t units = mmf_gpu_units(p->device), tiles = stream_tiles(p);
         launch->dynamic_bytes = stream_bytes(kernel, p);
         launch->first = 0; /* a workgroup takes one tile after the other */
-        if (launch->grid_x > units && units > 0)
-            launch->grid_x = units;
+        launch->grid_x = units > 0 && units < tiles ? units : tiles;
     }
 }
 

@@ -138,6 +138,8 @@ int cuLaunchKernelEx(const launch_config *config, void *f, void **arguments, voi
         return repack(arguments[0], strstr(kernel->name, "_f32_") ? 4 : 2, config->grid[0]);
     const mmf_wgmma_args *args = arguments[0];
     code = stub_check_arguments(&args->gemm);
+    if (!code && !strncmp(kernel->name, "gemm_gemv_stream_", 17)) /* workgroups stay */
+        return stub_run_clusters(kernel->name, &args->gemm, config->block[0]);
     /* Others have the first field alone, and a cluster for each tile. */
     if (!code && strncmp(kernel->name, "gemm_wgmma_", 11))
         return stub_run(kernel->name, &args->gemm, config->grid[0] / cluster, config->grid[1],

@@ -31,53 +31,45 @@ enum {
     BARRIERS = 2 * (STAGES + TILES) * 8,
 };
 static_assert(row::tile_m == 1 && row::layout == LAYOUT_NT && LOADS * ACROSS == row::tile_k &&
-                  row::tile_n % LINES == 0 && row::threads == (WARPS + 2) * LANES &&
+                  row::tile_n == 2 * LINES && row::threads == (WARPS + 2) * LANES &&
                   row::lds == BARRIERS + TILES * PITCH * 4 + TILE_BYTES,
               "kernels.def");
 
 extern MMF_DYNAMIC_SHARED char dynamic_shared[];
 
-/* The tiles of this workgroup, and what all of them have. */
+/* The tiles of this workgroup, and what all of them have. A tile has LINES columns of out: as many
+ * lines of B, or of each weight of a gate. */
 struct stream {
-    int tiles, step, columns, whole; /* whole: k of whole runs */
+    int tiles, step, lines, whole; /* lines: of a tile; whole: k of whole runs */
 
     __attribute__((device, always_inline)) void find(const mmf_gemm_args &args)
     {
-        columns = args.gated ? row::tile_n / 2 : (int)row::tile_n;
-        tiles = (int)((args.n + columns - 1) / columns);
+        tiles = (int)((args.n + LINES - 1) / LINES);
         asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(step));
+        lines = args.gated ? 2 * LINES : (int)LINES;
         whole = (int)args.k / RUN * RUN;
     }
 
     /* Columns that the tile has. */
     __attribute__((device, always_inline)) int count(const mmf_gemm_args &args, int tile) const
     {
-        const long long left = args.n - (long long)tile * columns;
-        return left < columns ? (int)left : columns;
-    }
-
-    /* Lines of a stage that the tile has, `first` being its first one in the tile. */
-    __attribute__((device, always_inline)) int lines(const mmf_gemm_args &args, int tile,
-                                                     int first) const
-    {
-        const int left = count(args, tile) - first % columns;
-        return left < 0 ? 0 : left < LINES ? left : (int)LINES;
-    }
-
-    /* Of a line, from k on, in a stage. */
-    __attribute__((device, always_inline)) unsigned bytes_from(int k) const
-    {
-        return (whole - k < row::tile_k ? whole - k : (int)row::tile_k) * form::size;
+        const long long left = args.n - (long long)tile * LINES;
+        return left < LINES ? (int)left : (int)LINES;
     }
 
     /* Line i of a tile; gated, those of the second weight follow. */
     __attribute__((device, always_inline)) const char *line(const mmf_gemm_args &args,
                                                             const tile &t, int tile, int i) const
     {
-        const bool second = i >= columns;
-        const int operand = second ? MMF_GEMM_B_UP : MMF_GEMM_B;
-        const long long n = (long long)tile * columns + (second ? i - columns : i);
+        const int operand = i < LINES ? MMF_GEMM_B : MMF_GEMM_B_UP;
+        const long long n = (long long)tile * LINES + i % LINES;
         return t.matrix(operand) + n * args.strides[operand].col * form::size;
+    }
+
+    /* Of a line, from k on, in a stage. */
+    __attribute__((device, always_inline)) unsigned bytes_from(int k) const
+    {
+        return (whole - k < row::tile_k ? whole - k : (int)row::tile_k) * form::size;
     }
 };
 
@@ -143,8 +135,8 @@ MMF_DEVICE void produce(const mmf_gemm_args &args, const stream &s, const tile &
     MMF_ROLLED
     for (int i = workgroup_id(); i < s.tiles; i += s.step) {
         MMF_ROLLED
-        for (int first = 0; first < row::tile_n; first += LINES) {
-            const int count = s.lines(args, i, first);
+        for (int first = 0; first < s.lines; first += LINES) {
+            const int count = s.count(args, i);
             const char *from = lane < count ? s.line(args, t, i, first + lane) : of_a;
             MMF_ROLLED
             for (int k = 0; k < s.whole; k += row::tile_k, from += LINE_BYTES) {
@@ -188,7 +180,7 @@ MMF_DEVICE float last_product(const mmf_gemm_args &args, const stream &s, const 
 {
     typedef typename form::type type;
     const int k = s.whole + lane;
-    if (k >= (int)args.k || line % s.columns >= s.count(args, tile))
+    if (k >= (int)args.k || line % LINES >= s.count(args, tile))
         return 0;
     return form::form::template load<float>(((const type *)t.matrix(MMF_GEMM_A))[k]) *
            form::form::template load<float>(((const type *)s.line(args, t, tile, line))[k]);
@@ -208,7 +200,7 @@ MMF_DEVICE void consume(const mmf_gemm_args &args, const stream &s, const tile &
     for (int i = workgroup_id(); i < s.tiles; i += s.step) {
         done.wait_until_empty();
         MMF_ROLLED
-        for (int line = warp; line < row::tile_n; line += LINES) {
+        for (int line = warp; line < s.lines; line += LINES) {
             float sum[LOADS] = {};
             MMF_ROLLED
             for (int k = 0; k < s.whole; k += row::tile_k) {
@@ -243,7 +235,7 @@ MMF_DEVICE void finish_tiles(const mmf_gemm_args &args, const stream &s, tile t,
     done.start(barriers + 2 * STAGES * 8, 0);
     MMF_ROLLED
     for (int i = workgroup_id(); i < s.tiles; i += s.step) {
-        t.n0 = (long long)i * s.columns;
+        t.n0 = (long long)i * LINES;
         t.cols = s.count(args, i);
         prefetch_bias(args, t);
         done.wait_until_full();
@@ -274,7 +266,8 @@ MMF_ENTRY MMF_THREADS_PAIRED(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm
     }
     stream s;
     s.find(args);
-    const tile t = tile_at<row>(args, 0, shared);
+    tile t = tile_at<row>(args, 0, shared);
+    t.columns = LINES;
     let_next_kernel_begin();
     wait_for_kernel_before();
     if (warp > WARPS)
