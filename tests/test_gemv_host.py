@@ -1,4 +1,7 @@
-"""Where gemm_gemv, gemm_gemv_stream and gemm_mma_thin are chosen, what they refuse, how they are launched; on a stand-in CUDA driver."""
+"""Where gemm_gemv, gemm_gemv_stream and gemm_mma_thin are chosen, what they refuse, how they are launched.
+
+On a stand-in CUDA driver.
+"""
 
 import numpy as np
 import pytest

@@ -75,9 +75,9 @@ extern const mmf_family mmf_gpu_wmma_thin; /* the same, few rows */
 extern const mmf_family mmf_gpu_wgmma; /* matrix instructions of sm_90a; float16, bfloat16, tf32 */
 extern const mmf_family mmf_gpu_wgmma_pingpong; /* the same, short K or a long epilogue */
 extern const mmf_family mmf_gpu_mma_thin;       /* few rows; sm_90a; float16, bfloat16 */
-extern const mmf_family mmf_gpu_gemv; /* few rows; sm_90a, AMD; float16, bfloat16, float32 */
+extern const mmf_family mmf_gpu_gemv;        /* few rows; sm_90a, AMD; float16, bfloat16, float32 */
 extern const mmf_family mmf_gpu_gemv_stream; /* one row, a large B; sm_90a; float16, bfloat16 */
-extern const mmf_family mmf_gpu_mma;  /* of sm_80 and later; float16, bfloat16, tf32, float64 */
+extern const mmf_family mmf_gpu_mma; /* of sm_80 and later; float16, bfloat16, tf32, float64 */
 extern const mmf_family mmf_gpu_mma_split; /* the same of float64 on sm_90a, few tiles */
 extern const mmf_family mmf_gpu_fma;       /* large tiles of float32 on sm_80 and later */
 extern const mmf_family mmf_gpu_fma_split; /* the same on sm_90a, few tiles */
