@@ -36,7 +36,7 @@ template <int Lines> struct padded_rows {
     }
 };
 
-/* A copy of them, not read again for each unit, where a thread has registers for that. */
+/* The regions of A or B: a copy, not read again for each unit, where a thread has registers. */
 template <bool InRegisters> struct regions_of_a_stage {
     typedef const regions type;
 };

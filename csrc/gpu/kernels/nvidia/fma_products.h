@@ -83,7 +83,9 @@ struct operands_at_k {
     }
 };
 
-/* The operands of a k are loaded while the k before is multiplied. */
+/* What pipelined_stages() asks for. The operands of a k are loaded while the k before is
+ * multiplied.
+ */
 struct products {
     enum { AT_ONCE = 8 };
     sums &sum;

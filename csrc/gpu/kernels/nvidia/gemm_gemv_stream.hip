@@ -38,7 +38,7 @@ static_assert(row::tile_m == 1 && row::layout == LAYOUT_NT && LOADS * ACROSS == 
 extern MMF_DYNAMIC_SHARED char dynamic_shared[];
 
 /* The tiles of this workgroup, and what all of them have. A tile has LINES columns of out: as many
- * lines of B, or of each weight of a gate. */
+ * lines of B, or of each weight of a gate: tile_n counts those of both. */
 struct stream {
     int tiles, step, lines, whole; /* lines: of a tile; whole: k of whole runs */
 

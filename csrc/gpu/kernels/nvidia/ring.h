@@ -1,7 +1,8 @@
 /* What PTX calls asynchronous: barriers in shared memory, tensor copies, launches that overlap.
- * Path of a call: the main loops of gemm_wgmma and gemm_wgmma_pingpong; the begin of gemm_gemv and
- * of repack. Semantics and syntax: the PTX ISA, mbarrier, cp.async.bulk.tensor and griddepcontrol.
- * Shared memory is named by its 32-bit address. */
+ * Path of a call: the main loops of gemm_wgmma and gemm_wgmma_pingpong; the ring of
+ * gemm_gemv_stream; the begin of gemm_gemv and of repack. Semantics and syntax: the PTX ISA,
+ * mbarrier, cp.async.bulk.tensor and griddepcontrol. Shared memory is named by its 32-bit address.
+ */
 #ifndef MMF_NVIDIA_RING_H
 #define MMF_NVIDIA_RING_H
 
