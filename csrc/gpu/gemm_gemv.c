@@ -158,20 +158,21 @@ static bool supports_stream(const mmf_kernel *kernel, const mmf_problem *p, char
 }
 
 /* Microseconds, fitted so that an H200 takes the faster of this and gemm_gemv: a workgroup takes
- * its tiles by turns; where all of them are busy, B comes faster. */
+ * its tiles by turns; the more of them run, the longer takes a stage of each. Other GPUs may wait
+ * for memory. */
 static void stream_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
 {
-    const double first = 1.6, stage = 0.44, faster = 0.84;
-    const double units = mmf_gpu_units(p->device);
+    const double units = mmf_gpu_units(p->device), tiles = (double)stream_tiles(p);
     if (units <= 0)
         return;
-    const double turns = ceil((double)stream_tiles(p) / units),
-                 weights = mmf_problem_gated(p) ? 2 : 1;
-    const double alone = turns * (double)mmf_gpu_tiles(p->k, kernel->tile_k) * weights * stage;
-    const double together = faster * 1e6 * mmf_nvidia_b_seconds(p);
+    const double busy = tiles < units ? tiles / units : 1;
+    const double first = 1.2 + 0.3 * busy, stage = 0.37 + 0.07 * busy;
+    const double turns = ceil(tiles / units), weights = mmf_problem_gated(p) ? 2 : 1;
+    const double taken = turns * (double)mmf_gpu_tiles(p->k, kernel->tile_k) * weights * stage;
+    const double memory = 0.84 * 1e6 * mmf_nvidia_b_seconds(p);
     w->bytes = -(double)p->n * (double)p->k * weights *
                mmf_dtypes[p->dtype[MMF_B]].size; /* they are counted here */
-    mmf_nvidia_set_microseconds(w, first + (alone > together ? alone : together), GFLOPS);
+    mmf_nvidia_set_microseconds(w, first + (taken > memory ? taken : memory), GFLOPS);
 }
 
 static void configure_stream(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)

@@ -206,9 +206,7 @@ MMF_DEVICE void consume(const mmf_gemm_args &args, const stream &s, const tile &
             for (int k = 0; k < s.whole; k += row::tile_k) {
                 r.wait_until_full();
                 multiply_stage(dynamic_shared + r.at * STAGE_BYTES, warp, lane, s.whole - k, sum);
-                meet_warp();
-                if (lane == 0)
-                    arrive(r.empty + 8 * r.at);
+                arrive(r.empty + 8 * r.at);
                 r.advance();
             }
             float total = last_product(args, s, t, i, line, lane);
@@ -260,7 +258,7 @@ MMF_ENTRY MMF_THREADS_PAIRED(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm
     const unsigned barriers = shared_address(shared);
     float *const sums = (float *)(shared + BARRIERS);
     if (thread_id() == 0) {
-        stages::init(barriers, 1, WARPS);
+        stages::init(barriers, 1, WARPS * LANES);
         tiles_done::init(barriers + 2 * STAGES * 8, WARPS, 1);
         barriers_are_ready();
     }
