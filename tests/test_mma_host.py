@@ -31,9 +31,9 @@ def reasons(family, *operands, **arguments):
         ("gemm_mma_128x128x32_f32_any", np.float32, True, 98304),
         ("gemm_mma_64x64x16_f64_any", np.float64, False, 49152),
         ("gemm_mma_128x64x16_f64_any", np.float64, False, 73728),
-        ("gemm_fma_128x128x32_f32_any", np.float32, False, 101376),  # of 264 lines: four are padding
-        ("gemm_fma_128x64x32_f32_any", np.float32, False, 76800),
-        ("gemm_fma_64x64x32_f32_any", np.float32, False, 52224),
+        ("gemm_fma_128x128x8_f32_any", np.float32, False, 67584),  # 128 lines of sums, of 132 each: four are padding
+        ("gemm_fma_128x64x8_f32_any", np.float32, False, 38400),  # six stages of eight k of 200 lines
+        ("gemm_fma_64x64x8_f32_any", np.float32, False, 26112),
     ],
 )
 def test_a_launch_has_its_shared_memory(kernel, dtype, tf32, shared):
@@ -51,14 +51,14 @@ def test_a_launch_has_its_shared_memory(kernel, dtype, tf32, shared):
 @pytest.mark.parametrize(
     ("kernel", "dtype", "m", "n", "k", "parts", "tiles"),
     [
-        ("gemm_fma_split_64x64x32_f32_any", np.float32, 60, 60, 4096, 8, 1),  # the largest cluster
-        ("gemm_fma_split_64x64x32_f32_any", np.float32, 60, 60, 190, 3, 1),  # parts of two steps
-        ("gemm_fma_split_128x64x32_f32_any", np.float32, 129, 60, 1024, 4, 2),  # two a unit, of four units
-        ("gemm_fma_split_64x64x32_f32_any", np.float32, 60, 60, 32, 1, 1),  # one step
-        ("gemm_fma_split_64x64x32_f32_any", np.float32, 640, 130, 640, 1, 30),  # they fill the GPU as they are
-        ("gemm_fma_split_64x64x32_f32_any", np.float32, 60, 60, 0, 1, 1),
-        ("gemm_mma_split_64x64x16_f64_any", np.float64, 60, 60, 1000, 8, 1),
-        ("gemm_mma_split_128x64x16_f64_any", np.float64, 129, 60, 1024, 4, 2),
+        ("gemm_fma_split_64x64x8_f32_any", np.float32, 60, 60, 4096, 6, 1),  # of four units, where 8 would be three each
+        ("gemm_fma_split_64x64x8_f32_any", np.float32, 60, 60, 50, 3, 1),  # parts of two steps
+        ("gemm_fma_split_128x64x8_f32_any", np.float32, 129, 60, 1024, 2, 2),  # a unit each
+        ("gemm_fma_split_64x64x8_f32_any", np.float32, 60, 60, 24, 1, 1),  # three steps
+        ("gemm_fma_split_64x64x8_f32_any", np.float32, 640, 130, 640, 1, 30),  # they fill the GPU as they are
+        ("gemm_fma_split_64x64x8_f32_any", np.float32, 60, 60, 0, 1, 1),
+        ("gemm_mma_split_64x64x16_f64_any", np.float64, 60, 60, 1000, 6, 1),
+        ("gemm_mma_split_128x64x16_f64_any", np.float64, 129, 60, 1024, 2, 2),
     ],
 )
 def test_workgroups_of_a_cluster_share_a_tile(kernel, dtype, m, n, k, parts, tiles):
@@ -119,11 +119,11 @@ def test_steps_that_32_bits_do_not_hold_go_elsewhere():
 
 def test_a_tile_that_the_shared_memory_does_not_hold_is_not_taken():
     in_child("""
-        os.environ["STUB_CUDA_CAPABILITY"] = "86"  # 99 KiB for a workgroup
+        os.environ["STUB_CUDA_SHARED"] = "65536"
         found = mf.explain(DeviceArray(np.zeros((512, 64), np.float32)), DeviceArray(np.zeros((64, 512), np.float32)))
         reasons = {row.name: row.reason for row in found.candidates}
-        assert reasons["gemm_fma_128x128x32_f32_any"] == "needs 102400 bytes of shared memory, this GPU has 101376"
-        assert reasons["gemm_fma_128x64x32_f32_any"] is None
+        assert reasons["gemm_fma_128x128x8_f32_any"] == "needs 68608 bytes of shared memory, this GPU has 65536"
+        assert reasons["gemm_fma_128x64x8_f32_any"] is None
     """)
 
 

@@ -173,7 +173,7 @@ def test_a_capture_takes_a_kernel_without_a_workspace():
     with Capture() as stream:
         clear_log()
         mf.matmul_fused(a, b, out=out, stream=stream)
-        assert launched() == ["gemm_fma_64x64x32_f32_any"]
+        assert launched() == ["gemm_fma_64x64x8_f32_any"]
         assert calls("cuMemAllocAsync", "cuEventRecord") == []
         found = mf.explain(a, b, out=out, stream=stream)
         assert (found.family, found.workspace) == ("gemm_fma", 0)
@@ -192,14 +192,14 @@ def test_a_call_loads_the_kernels_of_its_captured_form():
         a, b = DeviceArray(draw((3, 8192))), DeviceArray(draw((8192, 13)))
         out = DeviceArray(np.full((3, 13), np.nan, np.float32))
         with Capture() as stream:
-            with pytest.raises(mf.DeviceError, match="captured and gemm_fma_64x64x32_f32_any is not loaded yet"):
+            with pytest.raises(mf.DeviceError, match="captured and gemm_fma_64x64x8_f32_any is not loaded yet"):
                 mf.matmul_fused(a, b, out=out, stream=stream)
         mf.matmul_fused(a, b, out=out)
         assert len(calls("cuModuleLoadData")) == 3
         with Capture() as stream:
             mf.matmul_fused(a, b, out=out, stream=stream)
         assert len(calls("cuModuleLoadData")) == 3
-        assert calls("cuLaunchKernel")[-1].startswith("cuLaunchKernel(gemm_fma_64x64x32_f32_any")
+        assert calls("cuLaunchKernel")[-1].startswith("cuLaunchKernel(gemm_fma_64x64x8_f32_any")
     """)
 
 

@@ -8,15 +8,15 @@ enum { GFLOPS = 400 }; /* of a compute unit: what work() counts in */
 
 /* On an H200 at boost clocks. */
 static const mmf_tile_time times[] = {
-    {MMF_FLOAT32, 128, 128, 3.48, 2.95, 8, 1.9, 1.05, 2},
-    {MMF_FLOAT32, 128, 64, 2.07, 1.8, 8, 1, 1.05, 2},
-    {MMF_FLOAT32, 64, 64, 1.4, 0.95, 8, 0.5, 1.05, 4},
+    {MMF_FLOAT32, 128, 128, 0.71, 0.664, 6, 6, 1.05, 2},
+    {MMF_FLOAT32, 128, 64, 0.41, 0.345, 5, 3, 1.05, 2},
+    {MMF_FLOAT32, 64, 64, 0.26, 0.2, 4, 0.5, 1.05, 4},
 };
 enum { TIMES = sizeof times / sizeof *times };
 
 static uint32_t dynamic_bytes(const mmf_kernel *kernel)
 {
-    return MMF_FMA_BYTES(kernel->tile_m, kernel->tile_n);
+    return MMF_FMA_BYTES(kernel->tile_m, kernel->tile_n, kernel->tile_k);
 }
 
 static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reason)

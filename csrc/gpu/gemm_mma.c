@@ -29,10 +29,10 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
 static const mmf_tile_time times[] = {
     {MMF_FLOAT16, 128, 128, 1.76, 1.12, 8, 2.8, 2.6, 2},
     {MMF_FLOAT16, 64, 64, 1.0, 0.41, 6, 1.2, 4.2, 2},
-    {MMF_FLOAT32, 128, 128, 1.60, 1.24, 8, 2.8, 1.5, 2},
-    {MMF_FLOAT32, 64, 64, 0.92, 0.50, 6, 1, 1.6, 2},
-    {MMF_FLOAT64, 64, 64, 1.17, 0.478, 8, 1.2, 1.25, 2},
-    {MMF_FLOAT64, 128, 64, 1.3, 0.73, 8, 1.2, 1.25, 2},
+    {MMF_FLOAT32, 128, 128, 0.81, 0.81, 8, 2.8, 1.5, 2},
+    {MMF_FLOAT32, 64, 64, 0.42, 0.34, 5, 1, 1.6, 3},
+    {MMF_FLOAT64, 64, 64, 0.41, 0.31, 4.9, 0.5, 1.1, 3},
+    {MMF_FLOAT64, 128, 64, 0.645, 0.645, 7.3, 3, 1.1, 1},
 };
 enum { TIMES = sizeof times / sizeof *times };
 

@@ -5,6 +5,7 @@
 #include "gpu/describe.h"
 #include "gpu/parts.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* Bytes: 64 lines and 32 k of them are below 2^31. */
@@ -81,17 +82,26 @@ static double tiles_of(const mmf_kernel *kernel, const mmf_problem *p)
            (double)mmf_gpu_batches(p);
 }
 
+/* Compute units that clusters of so many workgroups fill: larger ones leave some of a GPC idle. */
+static double units_of(const mmf_problem *p, int parts)
+{
+    return mmf_gpu_units(p->device) * (parts > 2 ? 0.9 : 1);
+}
+
 /* Microseconds of the call with so many workgroups for each tile. */
 static double microseconds(const mmf_tile_time *t, const mmf_kernel *kernel, const mmf_problem *p,
                            int parts)
 {
-    const double units = mmf_gpu_units(p->device), tiles = tiles_of(kernel, p) * parts;
+    const double units = units_of(p, parts), tiles = tiles_of(kernel, p) * parts;
     const double steps = (double)mmf_gpu_tiles(mmf_gpu_tiles(p->k, kernel->tile_k), parts);
     const bool wide = is_wide(p, MMF_A) && is_wide(p, MMF_B);
-    const double each = tiles <= units ? 1 : tiles / units;
-    const double turns = (double)(int64_t)each + (each > (double)(int64_t)each);
-    const double busy = turns * t->shared, step = busy > t->alone ? busy : t->alone;
-    return steps * step * (wide ? 1 : t->slow) + t->first + (turns - 1) * t->later;
+    const double at_once = units * t->resident, turns = ceil(tiles / at_once);
+    /* Two that share a unit end at once, and the next two begin there. */
+    const bool in_pairs = turns > 1 && t->resident == 2;
+    const double of_last = in_pairs ? 2 : ceil((tiles - (turns - 1) * at_once) / units);
+    const double last = of_last * t->shared > t->alone ? of_last * t->shared : t->alone;
+    return steps * ((turns - 1) * t->resident * t->shared + last) * (wide ? 1 : t->slow) +
+           t->first + (turns - 1) * t->later;
 }
 
 /* Bytes of a weight's distinct elements. */
@@ -135,14 +145,16 @@ void mmf_nvidia_tiles_configure(const mmf_kernel *kernel, const mmf_problem *p,
         plan->launch[i].dynamic_bytes = dynamic_bytes;
 }
 
-/* Workgroups of a cluster: 8 are the most that every GPU takes. Steps of k in a part, at least. */
-enum { MOST_PARTS = 8, FEWEST_STEPS = 2 };
+/* Workgroups of a cluster: 8 are the most that every GPU takes, 5 and 7 were slow. Steps of k in a
+ * part, at least. */
+static const int all_parts[] = {2, 3, 4, 6, 8};
+enum { ALL_PARTS = sizeof all_parts / sizeof *all_parts, FEWEST_STEPS = 2 };
 
 /* Microseconds that a tile takes longer where several workgroups share it: the barriers, and the
  * sums of each of them. */
 static double exchange(int parts)
 {
-    return 1 + 0.2 * parts;
+    return 1 + 0.25 * parts;
 }
 
 /* Workgroups of a tile, and the microseconds of the call. All of them run at once. */
@@ -151,14 +163,18 @@ static int parts_of(const mmf_tile_time *rows, size_t count, const mmf_kernel *k
 {
     const mmf_tile_time *t = time_of(rows, count, kernel, p);
     const int64_t steps = mmf_gpu_tiles(p->k, kernel->tile_k);
-    const double units = mmf_gpu_units(p->device), most = t ? t->resident * units : 0;
     int found = 1;
+    *least = 0;
+    if (!t || mmf_gpu_units(p->device) <= 0)
+        return found;
     /* Unsplit it is given the exchange of two: the family that does not split is as fast, and keeps
      * the bits of a row. */
-    *least = most > 0 ? microseconds(t, kernel, p, 1) + exchange(2) : 0;
-    for (int parts = 2; parts <= MOST_PARTS && steps / parts >= FEWEST_STEPS &&
-                        tiles_of(kernel, p) * parts <= most;
-         parts++) {
+    *least = microseconds(t, kernel, p, 1) + exchange(2);
+    for (int i = 0; i < ALL_PARTS; i++) {
+        const int parts = all_parts[i];
+        if (steps / parts < FEWEST_STEPS ||
+            tiles_of(kernel, p) * parts > t->resident * units_of(p, parts))
+            break;
         const double time = microseconds(t, kernel, p, parts) + exchange(parts);
         if (time < *least) {
             *least = time;

@@ -11,7 +11,7 @@ bool mmf_nvidia_tiles_supports(const mmf_kernel *kernel, const mmf_problem *prob
                                uint32_t dynamic_bytes, char *reason);
 
 /* Microseconds of a compute unit: a step of tile_k with one tile on the unit, and a tile's share of
- * a step with as many tiles as it runs at once; what the first tile takes besides, and those after
+ * a step with as many tiles as it runs at once; what the first turn takes besides, and those after
  * it. slow: how many times as long steps take whose elements are not copied in units of 16 bytes.
  * resident: workgroups that a unit runs at once. dtype: of A, FLOAT16 for BFLOAT16 too. */
 typedef struct mmf_tile_time {

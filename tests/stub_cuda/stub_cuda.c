@@ -199,6 +199,11 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
         *value = older[1] == '0' ? 166912 : 101376;
         return 0;
     }
+    const char *shared = getenv("STUB_CUDA_SHARED"); /* bytes for a workgroup */
+    if (!code && shared && attribute == 97) {
+        *value = atoi(shared);
+        return 0;
+    }
     const char *clock = getenv("STUB_CUDA_MEMORY_CLOCK"); /* kHz; an H200's if not set */
     if (!code && attribute == 36) {
         *value = clock ? atoi(clock) : 3201000;

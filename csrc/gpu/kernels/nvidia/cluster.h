@@ -6,6 +6,16 @@
 
 #include "gpu/kernels/common/device.h"
 
+/* The 32-bit address of shared memory. */
+MMF_DEVICE unsigned shared_address(const void *pointer)
+{
+    unsigned address;
+    asm("{ .reg .u64 all; cvta.to.shared.u64 all, %1; cvt.u32.u64 %0, all; }"
+        : "=r"(address)
+        : "l"(pointer));
+    return address;
+}
+
 MMF_DEVICE unsigned cluster_rank()
 {
     unsigned rank;

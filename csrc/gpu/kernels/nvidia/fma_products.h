@@ -2,19 +2,20 @@
  * of gemm_fma and gemm_fma_split begins with.
  *
  * A thread computes 8 x 16, 8 x 8 or 8 x 4 sums, a warp 32 rows by 8 times as many columns. Stages
- * of 32 k lie in a ring in shared memory, a row of lines for each k; rows and columns of a thread
+ * of 8 k lie in a ring in shared memory, a row of lines for each k; rows and columns of a thread
  * are groups of four. Path of a call: the body of both kernels. */
 #ifndef MMF_FMA_PRODUCTS_H
 #define MMF_FMA_PRODUCTS_H
 
-#include "gpu/kernels/nvidia/fma_carrier.h"
+#include "gpu/kernels/nvidia/cluster.h"
+#include "gpu/kernels/nvidia/stage_forms.h"
 #include "gpu/kernels/nvidia/staged_loop.h"
 
 typedef this_row row;
 static_assert(row::operands == MMF_GEMM_FLOAT32, "kernels.def");
 
-typedef fma_carrier<row::tile_m, row::threads> a_carrier;
-typedef fma_carrier<row::tile_n, row::threads> b_carrier;
+typedef padded_rows<row::tile_m, row::tile_k> a_stage;
+typedef padded_rows<row::tile_n, row::tile_k> b_stage;
 
 enum {
     LANES_M = 4, /* of a warp */
@@ -23,11 +24,11 @@ enum {
     COLS = row::tile_m * row::tile_n / row::threads / ROWS,
     WARPS_N = row::tile_n / (LANES_N * COLS),
     GROUP = 4, /* floats of 16 bytes */
-    A_PITCH = a_carrier::stage_form::PITCH,
-    B_PITCH = b_carrier::stage_form::PITCH,
+    A_PITCH = a_stage::PITCH,
+    B_PITCH = b_stage::PITCH,
     PITCH = row::tile_n + MMF_MMA_PADDING,
 };
-static_assert(row::lds == 2 * sizeof(regions) + TILE_BYTES && row::tile_k * 4 == MMF_MMA_LINE &&
+static_assert(row::lds == sizeof(kept) + TILE_BYTES &&
                   WARPS_N * (row::tile_m / (LANES_M * ROWS)) == row::threads / 32,
               "kernels.def");
 
@@ -83,11 +84,9 @@ struct operands_at_k {
     }
 };
 
-/* What pipelined_stages() asks for. The operands of a k are loaded while the k before is
- * multiplied.
- */
+/* What each_stage_ahead() asks for. The operands of a k are loaded while the k before is
+ * multiplied. */
 struct products {
-    enum { AT_ONCE = 8 };
     sums &sum;
     operands_at_k both[2];
 
@@ -95,36 +94,60 @@ struct products {
     {
         const char *const at = dynamic_shared + stage;
         to.load(at + first_row() * 4 + k * A_PITCH,
-                at + a_carrier::BYTES + first_column() * 4 + k * B_PITCH);
+                at + a_stage::BYTES + first_column() * 4 + k * B_PITCH);
     }
 
-    __attribute__((device, always_inline)) void begin(unsigned stage, int k)
+    __attribute__((device, always_inline)) void begin(unsigned stage)
     {
-        load(stage, k, both[0]);
+        load(stage, 0, both[0]);
     }
 
-    __attribute__((device, always_inline)) void most(unsigned stage, int k)
+    __attribute__((device, always_inline)) void rest(unsigned stage)
     {
         MMF_UNROLL
-        for (int i = 0; i + 1 < AT_ONCE; i++) {
-            load(stage, k + i + 1, both[(i + 1) % 2]);
-            both[i % 2].add_to(sum);
+        for (int k = 1; k < row::tile_k; k++) {
+            load(stage, k, both[k % 2]);
+            both[(k - 1) % 2].add_to(sum);
         }
     }
 
-    __attribute__((device, always_inline)) void last()
+    __attribute__((device, always_inline)) void last(unsigned next)
     {
-        both[1].add_to(sum);
+        load(next, 0, both[0]);
+        both[(row::tile_k - 1) % 2].add_to(sum);
     }
 };
 
-/* The sums of `count` products from k0 on, of the tile whose matrices are found. */
-MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, long long k0,
-                             long long count, regions *of, sums &sum)
+template <bool A_AlongK, bool B_AlongK, bool Wide>
+MMF_DEVICE void sum_stages(const kept &of, long long count, sums &sum)
 {
-    find_regions<row, a_carrier, b_carrier>(args, t, k0, of);
+    const region of_a = of.a, of_b = of.b;
+    line_carrier<4, row::tile_m, row::threads, A_AlongK, Wide, false, a_stage> a(of.a, of_a);
+    line_carrier<4, row::tile_n, row::threads, B_AlongK, Wide, true, b_stage> b(of.b, of_b);
     products own = {sum, {}};
-    pipelined_stages<row, a_carrier, b_carrier>(count, of, shared_window(dynamic_shared), own);
+    each_stage_ahead(count, a, b, shared_address(dynamic_shared), own);
+}
+
+template <bool A_AlongK, bool B_AlongK>
+MMF_DEVICE void sum_in_units(const kept &of, long long count, sums &sum)
+{
+    if (can_be_wide<4, A_AlongK, a_stage>(of.a) && can_be_wide<4, B_AlongK, b_stage>(of.b))
+        sum_stages<A_AlongK, B_AlongK, true>(of, count, sum);
+    else
+        sum_stages<A_AlongK, B_AlongK, false>(of, count, sum);
+}
+
+/* The sums of `count` products from k0 on, of a tile. */
+MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, long long k0,
+                             long long count, char *shared, sums &sum)
+{
+    const kept &of = keep<4, row>(args, t, k0, shared);
+    if (of.a.along_k)
+        of.b.along_k ? sum_in_units<true, true>(of, count, sum)
+                     : sum_in_units<true, false>(of, count, sum);
+    else
+        of.b.along_k ? sum_in_units<false, true>(of, count, sum)
+                     : sum_in_units<false, false>(of, count, sum);
 }
 
 /* The sums times a factor as lines of the tile. */

@@ -7,14 +7,12 @@ MMF_ENTRY MMF_THREADS_PAIRED(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm
 {
     MMF_SHARED static char shared[row::lds];
     float *const lines = (float *)dynamic_shared;
+    sums sum = {};
     part_of_k<row> part;
     part.find(args.k);
-    sums sum = {};
-    if (part.count > 0)
-        sum_products(args, tile_of_cluster<row>(args, part.parts, shared), part.first, part.count,
-                     (regions *)shared, sum);
-    /* Once more, not kept in registers; nobody reads the stages any more. */
-    const tile t = tile_of_cluster<row>(args, cluster_size(), shared);
+    tile t = tile_of_cluster<row>(args, part.parts, shared);
+    sum_products(args, t, part.first, part.count, shared, sum);
+    t = ((const kept *)shared)->t;
     put_sums(1, lines, sum);
     split_epilogue<row, PITCH, float>::finish(args, t, cluster_rank(), cluster_size(), lines);
     cluster_barrier(); /* a workgroup that is gone cannot be read */

@@ -22,16 +22,16 @@ template <> struct finish<double> {
     }
 };
 
-MMF_ENTRY MMF_THREADS_PAIRED(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
+MMF_ENTRY MMF_THREADS_AT_ONCE(row::threads,
+                              AT_ONCE) void MMF_KERNEL(MMF_ARGUMENT mmf_gemm_args args)
 {
     MMF_SHARED static char shared[row::lds];
     real *const lines = (real *)dynamic_shared;
     const bool general = args.epilogue == MMF_EPILOGUE_GENERAL;
     sums sum = {};
-    if (args.k > 0)
-        sum_products(args, tile_of_workgroup<row>(args, shared), 0, args.k, (regions *)shared, sum);
-    /* Once more, not kept in registers; nobody reads the stages any more. */
-    const tile t = tile_of_workgroup<row>(args, shared);
+    tile t = tile_of_workgroup<row>(args, shared);
+    sum_products(args, t, 0, args.k, shared, sum);
+    t = ((const kept *)shared)->t;
     put_sums(general && args.k > 0 ? (real)args.alpha : 1, lines, sum);
     barrier();
     if (!general)

@@ -1,12 +1,13 @@
-/* Matrix instructions of sm_80 and later: sums of 16 x 8, 32 bytes of k at a time (float64: 128),
+/* Matrix instructions of sm_80 and later: sums of 16 x 8, 32 bytes of k at a time (float64: 64),
  * and their fragments from a stage. Path of a call: the main loop of gemm_mma.hip. Which lane has
- * which element: the PTX ISA, mma.m16n8k16, m16n8k8 (tf32), m8n8k4 and m16n8k16 (f64); the sums
+ * which element: the PTX ISA, mma.m16n8k16, m16n8k8 (tf32), m8n8k4 and m16n8k8 (f64); the sums
  * always lie as four a lane, columns 2 (lane % 4) and the next of rows lane / 4 and lane / 4 + 8.
  */
 #ifndef MMF_NVIDIA_MMA_H
 #define MMF_NVIDIA_MMA_H
 
-#include "gpu/kernels/nvidia/mma_carrier.h"
+#include "gpu/kernels/nvidia/cluster.h"
+#include "gpu/kernels/nvidia/stage_forms.h"
 
 /* A fragment of A has 16 lines, one of B two times 8. Words: 32 bits, of float64 64. */
 template <int Dtype> struct matrices;
@@ -59,27 +60,17 @@ template <> struct matrices<MMF_GEMM_FLOAT32> {
     }
 };
 
-/* 8 k at a time where a thread has few registers. */
 template <> struct matrices<MMF_GEMM_FLOAT64> {
     typedef double word;
-    enum { K = this_row::threads > 128 ? 8 : 16, A_WORDS = K / 2, B_WORDS = K / 4, IN_LANES = 1 };
+    enum { K = 8, A_WORDS = 4, B_WORDS = 2, IN_LANES = 1 };
     static __attribute__((device, always_inline)) void add_to(double (&sum)[4], const word *a,
                                                               const word *b)
     {
 #if __CUDA_ARCH__ >= 900
-        if (K == 8)
-            asm volatile("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, "
-                         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                         : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
-                         : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
-        else
-            asm volatile("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, "
-                         "{%4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, "
-                         "{%0, %1, %2, %3};"
-                         : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
-                         : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4 % A_WORDS]),
-                           "d"(a[5 % A_WORDS]), "d"(a[6 % A_WORDS]), "d"(a[7 % A_WORDS]), "d"(b[0]),
-                           "d"(b[1]), "d"(b[2 % B_WORDS]), "d"(b[3 % B_WORDS]));
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, "
+                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                     : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+                     : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
 #else
         MMF_UNROLL
         for (int i = 0; i < A_WORDS; i++)
@@ -206,13 +197,19 @@ template <int Dtype, int Lines, bool AlongK> struct fragments {
     typedef mma_reader<Dtype, Lines, AlongK> reader;
     typedef typename reader::word word;
     unsigned stage;
-    int line, lane;
+    int line, lane, own_lane;
 
-    __attribute__((device, always_inline)) void start(unsigned stage_, int line_, int lane_)
+    __attribute__((device, always_inline)) void find(int line_, int lane_)
+    {
+        line = line_;
+        own_lane = lane_;
+    }
+    /* Addresses are computed at each stage: kept, they would need too many registers. */
+    __attribute__((device, always_inline)) void start(unsigned stage_)
     {
         stage = stage_;
-        line = line_;
-        lane = lane_;
+        lane = own_lane;
+        asm volatile("" : "+r"(lane));
     }
     __attribute__((device, always_inline)) void read_a(int below, int k, word *to) const
     {
@@ -224,40 +221,49 @@ template <int Dtype, int Lines, bool AlongK> struct fragments {
     }
 };
 
-/* Of float64: slot() as few addresses and what is known before. */
+/* Of float64: slot() as few addresses, to which that of a stage is added, and what is known before.
+ */
 template <int Lines, bool AlongK> struct fragments<MMF_GEMM_FLOAT64, Lines, AlongK> {
     typedef matrices<MMF_GEMM_FLOAT64> form;
-    enum { PLACES = AlongK ? 4 : 2 };
-    unsigned at[PLACES]; /* of four k each; else of 8 lines each */
+    enum { PLACES = 2 };
+    unsigned at[PLACES]; /* of four k each, which change places after 8 k; else of 8 lines each */
 
-    __attribute__((device, always_inline)) void start(unsigned stage, int line, int lane)
+    __attribute__((device, always_inline)) void find(unsigned memory, int line, int lane)
     {
         const unsigned down = (unsigned)lane / 4, k = (unsigned)lane % 4;
         const unsigned first =
-            AlongK ? stage + (line + down) * MMF_MMA_LINE + (down & 3) * 32 + k * 8
-                   : stage + k * Lines * 8 + line * 8 + ((down / 2 ^ k << 1) << 4) + down % 2 * 8;
+            AlongK ? (line + down) * MMF_MMA_LINE + (down & 3) * 32 + k * 8
+                   : k * Lines * 8 + line * 8 + ((down / 2 ^ k << 1) << 4) + down % 2 * 8;
         MMF_UNROLL
         for (unsigned i = 0; i < PLACES; i++)
-            at[i] = first ^ i * (AlongK ? 32 : 64);
+            at[i] = memory + (first ^ i * (AlongK ? 32 : 64));
     }
-    __attribute__((device, always_inline)) void read(int below, int eight, int k,
+    /* What follows from the places is not kept: sums need the registers. */
+    __attribute__((device, always_inline)) void forget()
+    {
+        asm volatile("" : "+r"(at[0]), "+r"(at[1]));
+    }
+    __attribute__((device, always_inline)) void read(unsigned stage, int below, int eight, int k,
                                                      double &word) const
     {
-        load_word(AlongK ? at[k / 4 % PLACES] + (below + eight * 8) * MMF_MMA_LINE
-                         : at[eight] + below * 8 + k * Lines * 8,
+        load_word(stage + (AlongK
+                               ? (at[k / 4 % 2] ^ (k & 8) * 8) + (below + eight * 8) * MMF_MMA_LINE
+                               : at[eight] + below * 8 + k * Lines * 8),
                   word);
     }
-    __attribute__((device, always_inline)) void read_a(int below, int k, double *to) const
+    __attribute__((device, always_inline)) void read_a(unsigned stage, int below, int k,
+                                                       double *to) const
     {
         MMF_UNROLL
         for (int w = 0; w < form::A_WORDS; w++)
-            read(below, w % 2, k + w / 2 * 4, to[w]);
+            read(stage, below, w % 2, k + w / 2 * 4, to[w]);
     }
-    __attribute__((device, always_inline)) void read_b(int below, int k, double *to) const
+    __attribute__((device, always_inline)) void read_b(unsigned stage, int below, int k,
+                                                       double *to) const
     {
         MMF_UNROLL
         for (int w = 0; w < 2 * form::B_WORDS; w++)
-            read(below, w / form::B_WORDS, k + w % form::B_WORDS * 4, to[w]);
+            read(stage, below, w / form::B_WORDS, k + w % form::B_WORDS * 4, to[w]);
     }
 };
 

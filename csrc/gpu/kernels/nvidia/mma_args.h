@@ -4,25 +4,28 @@
 #ifndef MMF_MMA_ARGS_H
 #define MMF_MMA_ARGS_H
 
-/* Bytes of k that a step multiplies, of every line of A and B; steps in memory at once. */
+/* Of gemm_mma: bytes of k that a stage has, of every line of A and B; stages in memory at once. */
 enum { MMF_MMA_LINE = 128, MMF_MMA_STAGES = 3 };
 
-/* Lines of sums are so many elements longer than the tile, so that columns lie in several banks. */
+/* Of gemm_fma: stages in memory at once. One has tile_k of each line. */
+enum { MMF_FMA_STAGES = 6 };
+
+/* Lines of sums, and rows of gemm_fma's stages, are so many elements longer than the tile, so that
+ * columns lie in several banks. */
 enum { MMF_MMA_PADDING = 4 };
 
 /* The stages, then, in the same place, the sums. */
 #define MMF_MMA_STAGE_BYTES(tile_m, tile_n) (((tile_m) + (tile_n)) * MMF_MMA_LINE)
+#define MMF_FMA_STAGE_BYTES(tile_m, tile_n, tile_k)                                                \
+    (((tile_m) + (tile_n) + 2 * MMF_MMA_PADDING) * (tile_k) * 4)
 #define MMF_MMA_SUM_BYTES(tile_m, tile_n, sum_bytes)                                               \
     ((tile_m) * ((tile_n) + MMF_MMA_PADDING) * (sum_bytes))
 #define MMF_MMA_MOST(a, b) ((a) > (b) ? (a) : (b))
 #define MMF_MMA_BYTES(tile_m, tile_n, sum_bytes)                                                   \
     MMF_MMA_MOST(MMF_MMA_STAGES *MMF_MMA_STAGE_BYTES(tile_m, tile_n),                              \
                  MMF_MMA_SUM_BYTES(tile_m, tile_n, sum_bytes))
-
-/* Of gemm_fma: a stage has rows of k, which are padded like lines of sums. */
-#define MMF_FMA_BYTES(tile_m, tile_n)                                                              \
-    MMF_MMA_MOST(MMF_MMA_STAGES *MMF_MMA_STAGE_BYTES((tile_m) + MMF_MMA_PADDING,                   \
-                                                     (tile_n) + MMF_MMA_PADDING),                  \
+#define MMF_FMA_BYTES(tile_m, tile_n, tile_k)                                                      \
+    MMF_MMA_MOST(MMF_FMA_STAGES *MMF_FMA_STAGE_BYTES(tile_m, tile_n, tile_k),                      \
                  MMF_MMA_SUM_BYTES(tile_m, tile_n, 4))
 
 #endif

@@ -26,14 +26,15 @@ enum {
     HALF_N = row::tile_n / 2,
     PARTS = row::tile_k / form::K, /* of a step */
     PITCH = row::tile_n + MMF_MMA_PADDING,
+    /* Workgroups on a unit: those of float64 that are large have the registers of one alone. */
+    AT_ONCE = SIZE == 8 && row::tile_m == 128 ? 1 : 2,
 };
-static_assert(WARPS_N * (row::tile_m / SIDE_M) == WARPS &&
-                  row::lds == 2 * sizeof(regions) + TILE_BYTES &&
+static_assert(WARPS_N * (row::tile_m / SIDE_M) == WARPS && row::lds == sizeof(kept) + TILE_BYTES &&
                   row::tile_k * SIZE == MMF_MMA_LINE && row::tile_k == PARTS * form::K,
               "kernels.def");
 
-typedef mma_carrier<SIZE, row::tile_m, row::threads, swapped_chunks<SIZE, row::tile_m>> a_carrier;
-typedef mma_carrier<SIZE, row::tile_n, row::threads, swapped_chunks<SIZE, row::tile_n>> b_carrier;
+typedef swapped_chunks<SIZE, row::tile_m> a_stage;
+typedef swapped_chunks<SIZE, row::tile_n> b_stage;
 
 extern MMF_DYNAMIC_SHARED char dynamic_shared[];
 
@@ -45,59 +46,151 @@ MMF_DEVICE int column_of(int warp, int j)
     return j / (BLOCKS_N / 2) * HALF_N + warp % WARPS_N * (SIDE_N / 2) + j % (BLOCKS_N / 2) * 16;
 }
 
-/* sum += A B over a stage. */
-template <bool A_AlongK, bool B_AlongK>
-MMF_DEVICE void multiply(unsigned stage, int warp, int lane, sums &sum)
-{
-    /* Addresses of fragments are computed in each step: kept, they would need too many registers.
-     */
-    asm volatile("" : "+r"(lane));
-    fragments<row::operands, row::tile_m, A_AlongK> a_lines;
-    fragments<row::operands, row::tile_n, B_AlongK> b_lines;
-    a_lines.start(stage, warp / WARPS_N * SIDE_M, lane);
-    b_lines.start(stage + a_carrier::BYTES, column_of(warp, 0), lane);
-    MMF_UNROLL
-    for (int part = 0; part < PARTS; part++) {
-        form::word a[BLOCKS_M][form::A_WORDS], b[BLOCKS_N][2 * form::B_WORDS];
+/* What the loops over stages ask for. */
+template <bool A_AlongK, bool B_AlongK, int Dtype = row::operands,
+          bool Slow = Dtype == MMF_GEMM_FLOAT64>
+struct products {
+    sums &sum;
+    unsigned memory;
+    fragments<Dtype, row::tile_m, A_AlongK> a_lines;
+    fragments<Dtype, row::tile_n, B_AlongK> b_lines;
+
+    __attribute__((device, always_inline)) products(sums &to) : sum(to)
+    {
+        const int warp = thread_id() / 32, lane = thread_id() % 32;
+        memory = shared_address(dynamic_shared);
+        a_lines.find(warp / WARPS_N * SIDE_M, lane);
+        b_lines.find(column_of(warp, 0), lane);
+    }
+
+    template <class A, class B>
+    __attribute__((device, always_inline)) void each(long long count, A &a, B &b)
+    {
+        each_stage(count, a, b, memory, *this);
+    }
+
+    __attribute__((device, always_inline)) void multiply(unsigned stage)
+    {
+        a_lines.start(memory + stage);
+        b_lines.start(memory + stage + a_stage::BYTES);
         MMF_UNROLL
-        for (int i = 0; i < BLOCKS_M; i++)
-            a_lines.read_a(i * 16, part * form::K, a[i]);
-        MMF_UNROLL
-        for (int j = 0; j < BLOCKS_N; j++)
-            b_lines.read_b(column_of(0, j), part * form::K, b[j]);
-        MMF_UNROLL
-        for (int j = 0; j < 2 * BLOCKS_N; j++) {
+        for (int part = 0; part < PARTS; part++) {
+            form::word a[BLOCKS_M][form::A_WORDS], b[BLOCKS_N][2 * form::B_WORDS];
             MMF_UNROLL
             for (int i = 0; i < BLOCKS_M; i++)
-                form::add_to(sum[i][j], a[i], b[j / 2] + j % 2 * form::B_WORDS);
+                a_lines.read_a(i * 16, part * form::K, a[i]);
+            MMF_UNROLL
+            for (int j = 0; j < BLOCKS_N; j++)
+                b_lines.read_b(column_of(0, j), part * form::K, b[j]);
+            MMF_UNROLL
+            for (int j = 0; j < 2 * BLOCKS_N; j++) {
+                MMF_UNROLL
+                for (int i = 0; i < BLOCKS_M; i++)
+                    form::add_to(sum[i][j], a[i], b[j / 2] + j % 2 * form::B_WORDS);
+            }
         }
     }
+};
+
+/* Of float64, whose instructions take long: while a part is multiplied, the next one is read, of A
+ * to the registers that become free. */
+template <bool A_AlongK, bool B_AlongK, int Dtype>
+struct products<A_AlongK, B_AlongK, Dtype, true> {
+    typedef matrices<Dtype> form;
+    sums &sum;
+    unsigned memory;
+    fragments<Dtype, row::tile_m, A_AlongK> a_lines;
+    fragments<Dtype, row::tile_n, B_AlongK> b_lines;
+    typename form::word a[BLOCKS_M][form::A_WORDS], b[2][BLOCKS_N][2 * form::B_WORDS];
+
+    __attribute__((device, always_inline)) products(sums &to) : sum(to)
+    {
+        const int warp = thread_id() / 32, lane = thread_id() % 32;
+        memory = shared_address(dynamic_shared);
+        a_lines.find(memory, warp / WARPS_N * SIDE_M, lane);
+        b_lines.find(memory + a_stage::BYTES, column_of(warp, 0), lane);
+    }
+
+    template <class A, class B>
+    __attribute__((device, always_inline)) void each(long long count, A &a, B &b)
+    {
+        each_stage_ahead(count, a, b, memory, *this);
+    }
+
+    __attribute__((device, always_inline)) void read_b(unsigned stage, int part)
+    {
+        MMF_UNROLL
+        for (int j = 0; j < BLOCKS_N; j++)
+            b_lines.read_b(stage, column_of(0, j), part * form::K, b[part % 2][j]);
+    }
+
+    __attribute__((device, always_inline)) void begin(unsigned stage)
+    {
+        read_b(stage, 0);
+        MMF_UNROLL
+        for (int i = 0; i < BLOCKS_M; i++)
+            a_lines.read_a(stage, i * 16, 0, a[i]);
+    }
+
+    /* Multiply a part, read the next one, which is of `stage`. */
+    __attribute__((device, always_inline)) void multiply(int part, unsigned stage, int next)
+    {
+        a_lines.forget();
+        b_lines.forget();
+        read_b(stage, next);
+        MMF_UNROLL
+        for (int i = 0; i < BLOCKS_M; i++) {
+            MMF_UNROLL
+            for (int j = 0; j < 2 * BLOCKS_N; j++)
+                form::add_to(sum[i][j], a[i], b[part % 2][j / 2] + j % 2 * form::B_WORDS);
+            a_lines.read_a(stage, i * 16, next * form::K, a[i]);
+        }
+    }
+
+    __attribute__((device, always_inline)) void rest(unsigned stage)
+    {
+        MMF_UNROLL
+        for (int part = 0; part + 1 < PARTS; part++)
+            multiply(part, stage, part + 1);
+    }
+
+    __attribute__((device, always_inline)) void last(unsigned next)
+    {
+        static_assert(PARTS % 2 == 0, "the first part is read to the buffer that is free");
+        multiply(PARTS - 1, next, 0);
+    }
+};
+
+template <bool A_AlongK, bool B_AlongK, bool Wide>
+MMF_DEVICE void sum_stages(const kept &of, long long count, sums &sum)
+{
+    const region of_a = of.a, of_b = of.b;
+    line_carrier<SIZE, row::tile_m, row::threads, A_AlongK, Wide, false, a_stage> a(of.a, of_a);
+    line_carrier<SIZE, row::tile_n, row::threads, B_AlongK, Wide, true, b_stage> b(of.b, of_b);
+    products<A_AlongK, B_AlongK> own(sum);
+    own.each(count, a, b);
 }
 
-/* The sums of `count` products from k0 on, of the tile whose matrices are found. */
-MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, long long k0,
-                             long long count, regions *of, sums &sum)
+template <bool A_AlongK, bool B_AlongK>
+MMF_DEVICE void sum_in_units(const kept &of, long long count, sums &sum)
 {
-    const unsigned memory = shared_window(dynamic_shared);
-    const int warp = thread_id() / 32, lane = thread_id() % 32;
-    find_regions<row, a_carrier, b_carrier>(args, t, k0, of);
-    each_stage<row, a_carrier, b_carrier>(count, of, memory,
-                                          [&](unsigned offset) __attribute__((always_inline)) {
-                                              const unsigned stage = memory + offset;
-                                              switch (of[0].along_k * 2 + of[1].along_k) {
-                                              case 0:
-                                                  multiply<false, false>(stage, warp, lane, sum);
-                                                  break;
-                                              case 1:
-                                                  multiply<false, true>(stage, warp, lane, sum);
-                                                  break;
-                                              case 2:
-                                                  multiply<true, false>(stage, warp, lane, sum);
-                                                  break;
-                                              default:
-                                                  multiply<true, true>(stage, warp, lane, sum);
-                                              }
-                                          });
+    if (can_be_wide<SIZE, A_AlongK, a_stage>(of.a) && can_be_wide<SIZE, B_AlongK, b_stage>(of.b))
+        sum_stages<A_AlongK, B_AlongK, true>(of, count, sum);
+    else
+        sum_stages<A_AlongK, B_AlongK, false>(of, count, sum);
+}
+
+/* The sums of `count` products from k0 on, of a tile. */
+MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, long long k0,
+                             long long count, char *shared, sums &sum)
+{
+    const kept &of = keep<SIZE, row>(args, t, k0, shared);
+    if (of.a.along_k)
+        of.b.along_k ? sum_in_units<true, true>(of, count, sum)
+                     : sum_in_units<true, false>(of, count, sum);
+    else
+        of.b.along_k ? sum_in_units<false, true>(of, count, sum)
+                     : sum_in_units<false, false>(of, count, sum);
 }
 
 /* The sums times a factor as lines of the tile. */

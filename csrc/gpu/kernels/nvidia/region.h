@@ -11,18 +11,13 @@ enum { WIDE, NARROW, SINGLE };
 
 /* The lines (m of A, n of B) that a tile has, in two halves; of a gate, the second half are the up
  * columns beside those of the first. Steps in bytes: gpu/nvidia_tiles.c bounds them, so that 32
- * bits hold an offset within a step of a tile. It lies in shared memory: sums take the registers.
- */
-struct regions {
+ * bits hold an offset within a step of a tile. */
+struct region {
     const char *at[2]; /* the first lines; of no lines, the matrix */
     long long k_step;
     int line_step, lines[2];
     int width;    /* WIDE, ... */
     bool along_k; /* neighbours in memory are neighbours along k, not along the lines */
-    /* What a thread copies follows each other by so much, in memory and in a stage; `swap` bytes
-     * of the latter change sides in every second turn. */
-    int step, slot_step, swap, line_stride, k_stride;
-    int of_line, of_k; /* bytes of a unit that an existing line, an existing k stands for */
 
     __attribute__((device, always_inline)) void set_half(int half, const char *matrix,
                                                          long long first, long long count, int most)
@@ -52,33 +47,59 @@ struct regions {
     }
 };
 
-/* The rows of A under a tile. The step of an axis of one is never taken. */
+/* The rows of A under a tile, from k0 on. The step of an axis of one is never taken. */
 template <int Size, int Lines>
-MMF_DEVICE void find_a(const mmf_gemm_args &args, const tile &t, regions &r)
+MMF_DEVICE region find_a(const mmf_gemm_args &args, const tile &t, long long k0)
 {
     const mmf_gemm_strides &s = args.strides[MMF_GEMM_A];
     const char *const matrix = t.matrix(MMF_GEMM_A);
+    region r;
     r.k_step = args.k > 1 ? s.col * Size : 0;
     r.line_step = args.m > 1 ? (int)s.row * Size : 0;
     r.set_half(0, matrix, t.m0, t.rows, Lines / 2);
     r.set_half(1, matrix, t.m0 + Lines / 2, t.rows - Lines / 2, Lines / 2);
     r.classify<Size>(matrix, matrix);
+    r.start_at(k0);
+    return r;
 }
 
 /* The columns of B, or of the two weights of a gate, which have the same strides. */
 template <int Size, int Lines>
-MMF_DEVICE void find_b(const mmf_gemm_args &args, const tile &t, regions &r)
+MMF_DEVICE region find_b(const mmf_gemm_args &args, const tile &t, long long k0)
 {
     const mmf_gemm_strides &s = args.strides[MMF_GEMM_B];
     const int further = args.gated ? 0 : Lines / 2;
     const char *const matrix = t.matrix(MMF_GEMM_B), *const second = args.gated
                                                                          ? t.matrix(MMF_GEMM_B_UP)
                                                                          : matrix;
+    region r;
     r.k_step = args.k > 1 ? s.row * Size : 0;
     r.line_step = args.n > 1 ? (int)s.col * Size : 0;
     r.set_half(0, matrix, t.n0, t.cols, Lines / 2);
     r.set_half(1, second, t.n0 + further, t.cols - further, Lines / 2);
     r.classify<Size>(matrix, second);
+    r.start_at(k0);
+    return r;
+}
+
+/* What lies in shared memory while sums take the registers. */
+struct kept {
+    tile t;
+    region a, b;
+};
+
+template <int Size, class Row>
+MMF_DEVICE const kept &keep(const mmf_gemm_args &args, const tile &t, long long k0, char *shared)
+{
+    kept &there = *(kept *)shared;
+    if (thread_id() == 0) {
+        there.t = t;
+        there.a = find_a<Size, Row::tile_m>(args, t, k0);
+    }
+    if (thread_id() == 32)
+        there.b = find_b<Size, Row::tile_n>(args, t, k0);
+    barrier();
+    return there;
 }
 
 #endif

@@ -9,15 +9,6 @@
 #include "gpu/kernels/nvidia/cluster.h"
 #include "gpu/kernels/nvidia/wgmma_args.h"
 
-MMF_DEVICE unsigned shared_address(const void *pointer)
-{
-    unsigned address;
-    asm("{ .reg .u64 all; cvta.to.shared.u64 all, %1; cvt.u32.u64 %0, all; }"
-        : "=r"(address)
-        : "l"(pointer));
-    return address;
-}
-
 /* The kernel before in the stream is done, and what it wrote is seen. */
 MMF_DEVICE void wait_for_kernel_before()
 {

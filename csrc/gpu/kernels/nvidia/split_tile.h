@@ -7,7 +7,6 @@
 #include "gpu/kernels/common/epilogue_general.h"
 #include "gpu/kernels/common/epilogue_registers.h"
 #include "gpu/kernels/nvidia/cluster.h"
-#include "gpu/kernels/nvidia/mma_carrier.h"
 
 /* Which part of k: whole steps, the last ones less. */
 template <class Row> struct part_of_k {
@@ -58,7 +57,7 @@ template <class Row, int Pitch, class Real> struct split_epilogue {
         cluster_barrier();
         add_parts<Row::threads, Row::tile_n, Pitch>(
             some, (int)parts, general && args.k > 0 ? (Real)args.alpha : (Real)1,
-            shared_window(lines), lines);
+            shared_address(lines), lines);
         barrier();
         if (!general)
             return in_registers(args, t, some, lines);

@@ -1,113 +1,106 @@
-/* The loops over k of gemm_mma and gemm_fma: a ring of stages in shared memory, of which one is
+/* The loop over k of gemm_mma and gemm_fma: a ring of stages in shared memory, of which one is
  * multiplied while the next ones are on their way. Path of a call: the body of both. */
 #ifndef MMF_STAGED_LOOP_H
 #define MMF_STAGED_LOOP_H
 
-#include "gpu/kernels/nvidia/mma_carrier.h"
+#include "gpu/kernels/nvidia/line_carrier.h"
 
-/* The lines of A, then those of B, from k0 on, seen by all threads. */
-template <class Row, class A, class B>
-MMF_DEVICE void find_regions(const mmf_gemm_args &args, const tile &t, long long k0, regions *to)
-{
-    enum { SIZE = sizeof(typename element<Row::operands>::type) };
-    if (thread_id() == 0) {
-        find_a<SIZE, Row::tile_m>(args, t, to[0]);
-        to[0].start_at(k0);
-        A::share_out(to[0]);
-    }
-    if (thread_id() == 32) {
-        find_b<SIZE, Row::tile_n>(args, t, to[1]);
-        to[1].start_at(k0);
-        B::share_out(to[1]);
-    }
-    barrier();
-}
+/* The stages as they are filled, one after the other. A stage is named by its offset in the memory,
+ * B's lines lie behind A's. */
+template <class A, class B> struct stage_filler {
+    enum { STAGES = A::stage_form::STAGES, STAGE = A::BYTES + B::BYTES, STEP = A::K };
+    A &a; /* they stand at the first k */
+    B &b;
+    unsigned memory, stage = 0;
 
-/* For matrix instructions: multiply(offset) for every stage, at this offset of the memory, B's
- * lines behind A's. */
-template <class Row, class A, class B, class Multiply>
-MMF_DEVICE void each_stage(long long k_end, const regions *of, unsigned memory, Multiply multiply)
-{
-    enum { AHEAD = A::STAGES - 1, STAGE = A::BYTES + B::BYTES, STEP = Row::tile_k };
-    A a = {of[0]};
-    B b = {of[1]};
-    long long fetched = 0;
-    unsigned filled = 0, next = 0; /* stages */
-    /* The first turns only fill. */
-    MMF_ROLLED
-    for (long long k = -(long long)AHEAD * STEP; k < k_end; k += STEP) {
-        if (k >= 0) {
-            wait_for_groups<AHEAD - 1>();
-            barrier(); /* all see this stage, and none reads the one before */
-        }
-        if (fetched < k_end) {
-            const int left = k_end - fetched < STEP ? (int)(k_end - fetched) : (int)STEP;
-            a.copy(memory + filled * STAGE, fetched, left);
-            b.copy(memory + filled * STAGE + A::BYTES, fetched, left);
-            fetched += STEP;
-            filled = (filled + 1) % A::STAGES;
-        }
+    __attribute__((device, always_inline)) stage_filler(A &a_, B &b_, unsigned memory_)
+        : a(a_), b(b_), memory(memory_)
+    {
+    }
+
+    static __attribute__((device, always_inline)) unsigned after(unsigned stage)
+    {
+        return stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
+    }
+
+    /* What is left of k from this stage on: most of its copies are made. */
+    __attribute__((device, always_inline)) void begin(long long left)
+    {
+        a.copy(memory + stage, left >= STEP);
+        b.copy(memory + stage + A::BYTES, left >= STEP);
+    }
+
+    /* All of them. */
+    __attribute__((device, always_inline)) void end(long long left)
+    {
+        const int now = left < STEP ? (int)left : (int)STEP;
+        if (now > 0 && a.needs_rest(now == STEP))
+            a.copy_rest(memory + stage, now);
+        if (now > 0 && b.needs_rest(now == STEP))
+            b.copy_rest(memory + stage + A::BYTES, now);
         end_group();
-        if (k < 0)
-            continue;
-        multiply(next * STAGE);
-        next = (next + 1) % A::STAGES;
+        stage = after(stage);
+    }
+
+    template <int Count> __attribute__((device, always_inline)) void first(long long k_end)
+    {
+        MMF_ROLLED
+        for (int i = 0; i < Count; i++) {
+            begin(k_end - i * STEP);
+            end(k_end - i * STEP);
+        }
+    }
+};
+
+/* products.multiply(stage), for every stage. */
+template <class A, class B, class Products>
+MMF_DEVICE void each_stage(long long k_end, A &a, B &b, unsigned memory, Products &products)
+{
+    typedef stage_filler<A, B> filler;
+    enum { AHEAD = filler::STAGES - 1 };
+    filler fill(a, b, memory);
+    fill.template first<AHEAD>(k_end);
+    unsigned stage = 0;
+    MMF_ROLLED
+    for (long long k = k_end; k > 0; k -= filler::STEP) {
+        const long long left = k - AHEAD * filler::STEP;
+        wait_for_groups<AHEAD - 1>();
+        barrier(); /* all see this stage, and none reads the one before */
+        fill.begin(left);
+        fill.end(left);
+        products.multiply(stage);
+        stage = filler::after(stage);
     }
     wait_for_groups<0>();
+    barrier(); /* the stages' memory is free */
 }
 
-/* For fused multiply-adds, whose operands are few: what is multiplied at the end of a stage is in
- * registers while the next one is waited for, and the stage is free to be filled. A stage is
- * multiplied in groups of Products::AT_ONCE k: begin(stage, k) reads the first operands of the
- * group at this k, most(stage, k) the others, and multiplies all but the last, which last() does.
- * `stage` is an offset of the memory, B's lines lie behind A's. */
-template <class Row, class A, class B, class Products>
-MMF_DEVICE void pipelined_stages(long long k_end, const regions *of, unsigned memory,
-                                 Products &products)
+/* The same where registers are left for what is multiplied next: products.begin(stage) reads the
+ * first operands of a stage, rest(stage) reads the others and multiplies all but the last, which
+ * last(next) does, while it reads the first ones of the next stage. So a stage may be filled before
+ * its last operands are multiplied. */
+template <class A, class B, class Products>
+MMF_DEVICE void each_stage_ahead(long long k_end, A &a, B &b, unsigned memory, Products &products)
 {
-    enum {
-        STAGES = A::STAGES,
-        STAGE = A::BYTES + B::BYTES,
-        STEP = Row::tile_k,
-        AT_ONCE = Products::AT_ONCE
-    };
-    A a = {of[0]};
-    B b = {of[1]};
-    long long fetched = 0;
-    unsigned stage = 0;
-    const auto fill = [&]() __attribute__((always_inline)) {
-        if (fetched < k_end) {
-            const int left = k_end - fetched < STEP ? (int)(k_end - fetched) : (int)STEP;
-            a.copy(memory + stage, fetched, left);
-            b.copy(memory + stage + A::BYTES, fetched, left);
-            fetched += STEP;
-        }
-        end_group();
-        stage = stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
-    };
-    MMF_ROLLED
-    for (int i = 0; i < STAGES; i++)
-        fill();
+    typedef stage_filler<A, B> filler;
+    enum { STAGES = filler::STAGES };
+    filler fill(a, b, memory);
+    fill.template first<STAGES>(k_end);
     wait_for_groups<STAGES - 1>();
     barrier();
-    products.begin(0, 0);
+    products.begin(0);
     MMF_ROLLED
-    for (long long k = k_end; k > 0; k -= STEP) {
-        MMF_ROLLED
-        for (int group = 0; group < STEP; group += AT_ONCE) {
-            products.most(stage, group);
-            if (group == STEP - AT_ONCE) {
-                wait_for_groups<STAGES - 2>();
-                barrier(); /* all have read this stage, and see the next */
-                fill();
-                products.begin(stage, 0);
-            } else {
-                products.begin(stage, group + AT_ONCE);
-            }
-            products.last();
-        }
+    for (long long k = k_end; k > 0; k -= filler::STEP) {
+        const long long left = k - STAGES * filler::STEP;
+        products.rest(fill.stage);
+        wait_for_groups<STAGES - 2>();
+        barrier(); /* all have read this stage, and see the next */
+        fill.begin(left);
+        products.last(filler::after(fill.stage));
+        fill.end(left);
     }
     wait_for_groups<0>();
+    barrier(); /* the stages' memory is free */
 }
 
 #endif
