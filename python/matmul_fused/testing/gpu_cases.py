@@ -61,7 +61,6 @@ PRESHUFFLE = "preshuffle_16x16"
 _SHORT = ("", "float16", "bfloat16")
 TAKES["gemm_wgmma"] = _CHUNKS | {"out_dtype": _SHORT, "preactivation": _SHORT, "batch": ("", "2", "a", "b")}
 TAKES["gemm_wgmma_pingpong"] = _CHUNKS | {
-    "layout": ("NT",),
     "batch": ("", "2", "a", "b"),
     "activation": ("none", "relu", "gelu", "gelu_tanh", "silu"),
     "gate_layout": ("",),

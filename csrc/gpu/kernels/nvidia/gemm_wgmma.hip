@@ -93,13 +93,13 @@ MMF_DEVICE void put_sums(float alpha, float *lines, int consumer, int thread,
     }
 }
 
-/* Matrices of a batch index, for all who multiply. */
-MMF_DEVICE char *share_matrices(const mmf_gemm_args &args, int batch)
+/* Matrices of a batch index, for a consumer. */
+MMF_DEVICE char *share_matrices(const mmf_gemm_args &args, int consumer, int batch)
 {
-    char *const matrices = dynamic_shared + MMF_WGMMA_MATRICES;
-    meet_consumers(); /* the last tile's are not needed any more */
-    find_matrices(args, batch, (char **)matrices);
-    meet_consumers();
+    char *const matrices = matrices_of(consumer);
+    meet_group(consumer); /* the last tile's are not needed any more */
+    find_matrices_soon(args, batch, (char **)matrices, thread_id() % GROUP);
+    meet_group(consumer);
     return matrices;
 }
 
@@ -126,7 +126,7 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
     float sum[SUMS];
     turns turn;
     turn.start(args);
-    const tile t = turn.take(args);
+    tile t = turn.take(args);
     const int batch = (int)t.batch;
     some_rows some = {t.rows, 0};
     if (parted) {
@@ -134,7 +134,7 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
         some.first = share * (int)turn.rank;
         some.count = t.rows - some.first < share ? t.rows - some.first : share;
     }
-    share_matrices(args.gemm, batch);
+    t.matrices = (char **)share_matrices(args.gemm, consumer, batch);
     swapped_epilogue swapped = {args,
                                 t,
                                 batch,
@@ -182,7 +182,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
     const unsigned shared = shared_address(dynamic_shared);
     const unsigned stores = shared + MMF_WGMMA_STORES + consumer * 2 * MMF_WGMMA_STORE_BYTES;
     const unsigned biases = shared + MMF_WGMMA_BIASES + consumer * MMF_WGMMA_BIAS_BYTES;
-    char *matrices = share_matrices(args.gemm, 0);
+    char *matrices = share_matrices(args.gemm, consumer, 0);
     turns turn;
     turn.start(args);
     MMF_ROLLED
@@ -191,7 +191,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
         multiply_stage(r, consumer, sum[0], false);
         const place at = place_of(i);
         if (args.gemm.batch_ndim)
-            matrices = share_matrices(args.gemm, at.batch);
+            matrices = share_matrices(args.gemm, consumer, at.batch);
         const tile t = tile_from(args, at.m0, at.n0, at.batch, matrices);
         fragment_epilogue<row::operands, Columns> epilogue = {
             args, t, {}, {}, 1, thread, consumer * 64, stores, biases};
@@ -207,6 +207,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
 
 /* Tiles of 128 rows stay where their epilogue is that of registers; others have one tile. */
 template <bool ByLines> struct consumers {
+    enum { GIVERS = 0 };
     static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
     {
         if (args.gemm.epilogue == MMF_EPILOGUE_GENERAL)
@@ -217,6 +218,7 @@ template <bool ByLines> struct consumers {
 };
 
 template <> struct consumers<true> {
+    enum { GIVERS = 0 };
     static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
     {
         consume_one(args, r);

@@ -1,6 +1,6 @@
-/* Matrix instructions of Hopper (sm_90a) on float16 and bfloat16, A row-major, B transposed; the
- * epilogue hides behind products. Path of a call: chosen where K is short or the epilogue long;
- * launched by gpu/launch_plan.c.
+/* Matrix instructions of Hopper (sm_90a) on float16 and bfloat16; the epilogue hides behind
+ * products. Path of a call: chosen where K is short or the epilogue long; launched by
+ * gpu/launch_plan.c.
  *
  * Each of the two warpgroups that multiply has tiles of its own, every other one of the
  * workgroup's. While one finishes a tile, the other has the matrix instructions; in the ring their
@@ -10,13 +10,13 @@
 #include "gpu/kernels/nvidia/wgmma.h"
 #include "gpu/kernels/nvidia/wgmma_tile.h"
 
-static_assert(!SWAPPED && !ROUNDED && row::layout == LAYOUT_NT, "kernels.def");
+static_assert(!SWAPPED && !ROUNDED, "kernels.def");
 typedef fragment_epilogue<row::operands, FLAT, true> epilogue;
 enum { HALVES = epilogue::HALVES }; /* of a tile's rows: 64 each, which an instruction takes */
 
 /* Named barriers, two each: the number of who waits is added. TURN: the other's products are all
- * under way; after the last tile, its second half is in the ring. STORED: the one store buffer has
- * been read. Those below are meet_consumers()'s and the epilogue's. */
+ * under way. STORED: the one store buffer has been read. Those below are meet_consumers()'s and the
+ * epilogue's. */
 enum { TURN = 4, STORED = 6 };
 
 template <int Barrier> MMF_DEVICE void wait_until_told(int consumer)
@@ -35,20 +35,21 @@ template <int Barrier> MMF_DEVICE void tell(int consumer)
         arrive_at_named_barrier<Barrier, CONSUMERS * GROUP>();
 }
 
-typedef products<FLAT, row::operands, true, true> product;
+typedef products<FLAT, row::operands, TALL_ALONG_K, FLAT_ALONG_K> product;
 
 /* sum = the products of a stage, plus what it was if `more`, by halves. */
 MMF_DEVICE void multiply_stage(const ring &r, float (&sum)[HALVES][SUMS], bool more)
 {
     wait_for(r.full + 8 * r.stage, r.parity);
-    const unsigned long long tall = describe<true>(r.tall()), flat = describe<true>(r.flat());
+    const unsigned long long tall = describe<TALL_ALONG_K>(r.tall()),
+                             flat = describe<FLAT_ALONG_K>(r.flat());
     products_begin();
     MMF_UNROLL
     for (int i = 0; i < STEPS; i++) {
         MMF_UNROLL
         for (int h = 0; h < HALVES; h++)
-            product::add_to(sum[h], tall + (h * BOX_BYTES >> 4) + i * next_k<true>(),
-                            flat + i * next_k<true>(), i > 0 || more);
+            product::add_to(sum[h], tall + (h * BOX_BYTES >> 4) + i * next_k<TALL_ALONG_K>(),
+                            flat + i * next_k<FLAT_ALONG_K>(), i > 0 || more);
     }
     products_end();
 }
@@ -114,6 +115,14 @@ MMF_DEVICE void take_sums(const ring &r, int thread, float (&sum)[SUMS])
 
 /* A consumer. */
 struct alternating {
+    enum { GIVERS = GROUP }; /* of the last tile's second half */
+
+    /* It is in the ring. */
+    static __attribute__((device, always_inline)) unsigned given_barrier()
+    {
+        return shared_address(dynamic_shared) + MMF_WGMMA_SHARED_BARRIER;
+    }
+
     /* Owner: the consumer that multiplied the tile, and shared its bias. */
     static __attribute__((device, always_inline)) epilogue begin(const mmf_wgmma_args &args,
                                                                  const tile &t, int consumer,
@@ -132,17 +141,11 @@ struct alternating {
                 memory + MMF_WGMMA_BIASES + owner * MMF_WGMMA_BIAS_BYTES};
     }
 
-    /* Those of the consumer's tile. */
-    static __attribute__((device, always_inline)) char *matrices_of(int consumer)
-    {
-        return dynamic_shared + MMF_WGMMA_MATRICES + consumer * TILE_BYTES;
-    }
-
     /* Matrices of a batch index, for the consumer's threads. */
     static __attribute__((device, always_inline)) void
     share_matrices(const mmf_wgmma_args &args, int consumer, int thread, int batch)
     {
-        find_matrices(args.gemm, batch, (char **)matrices_of(consumer), thread);
+        find_matrices_soon(args.gemm, batch, (char **)matrices_of(consumer), thread);
         meet_group(consumer);
     }
 
@@ -199,7 +202,7 @@ struct alternating {
             if (given) {
                 meet_group(consumer); /* no warp's products read the ring any more */
                 give_sums(r, thread, sum[1]);
-                tell<TURN>(1 - consumer);
+                arrive(given_barrier());
             }
             r.skip(steps); /* of the other consumer's tile */
             finish(args, r, i, consumer, consumer, thread, sum, 0, given ? 1 : (int)HALVES);
@@ -212,7 +215,7 @@ struct alternating {
         }
         if (helped && count > 0 && consumer == count % 2) {
             float sum[HALVES][SUMS];
-            wait_until_told<TURN>(consumer);
+            wait_for(given_barrier(), 0);
             take_sums(r, thread, sum[1]);
             finish(args, r, count - 1, consumer, 1 - consumer, thread, sum, 1, HALVES);
         }

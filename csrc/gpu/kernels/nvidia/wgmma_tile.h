@@ -256,7 +256,8 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t)
 enum { PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240 };
 
 /* A workgroup from its beginning to its end. Consumers::run(args, ring) is what the warpgroups that
- * multiply do; of each workgroup, Readers of them read a stage. The first tile of the copies is
+ * multiply do; Consumers::GIVERS: threads that give sums to another warpgroup. Of each workgroup,
+ * Readers of them read a stage. The first tile of the copies is
  * found before the kernel before this one is done. */
 template <class Consumers, int Readers> MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
 {
@@ -270,8 +271,10 @@ template <class Consumers, int Readers> MMF_DEVICE void run_workgroup(const mmf_
             barrier_init(r.full + 8 * i, 1);
             barrier_init(r.empty + 8 * i, Readers * readers_of(args));
         }
+        const unsigned sums = shared_address(dynamic_shared) + MMF_WGMMA_SHARED_BARRIER;
+        if (Consumers::GIVERS)
+            barrier_init(sums, Consumers::GIVERS);
         if (is_parted(args)) { /* sums of the other parts of k: swapped_epilogue.h */
-            const unsigned sums = shared_address(dynamic_shared) + MMF_WGMMA_SHARED_BARRIER;
             barrier_init(sums, 1);
             expect_bytes(sums, (row::tile_m * row::tile_n * 4 >> args.cluster_log) *
                                    ((1 << args.cluster_log) - 1));
@@ -300,6 +303,24 @@ template <class Consumers, int Readers> MMF_DEVICE void run_workgroup(const mmf_
         Consumers::run(args, r);
     }
     cluster_barrier(); /* a workgroup that is gone cannot be written to or read */
+}
+
+/* The matrices of a consumer's tile. */
+MMF_DEVICE char *matrices_of(int consumer)
+{
+    return dynamic_shared + MMF_WGMMA_MATRICES + consumer * TILE_BYTES;
+}
+
+/* find_matrices() between products, where its divisions are waited for. Tiles of 256 columns have
+ * no registers for a second form. */
+MMF_DEVICE void find_matrices_soon(const mmf_gemm_args &args, int batch, char **matrices,
+                                   int operand)
+{
+    if (row::tile_n == 256 || args.batch_ndim != 1)
+        find_matrices(args, batch, matrices, operand);
+    else if (operand < MMF_GEMM_OPERANDS)
+        matrices[operand] = (char *)args.data[operand] + batch * args.strides[operand].batch[0] *
+                                                             element_size(args.dtype[operand]);
 }
 
 #endif
