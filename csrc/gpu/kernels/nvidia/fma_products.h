@@ -86,9 +86,19 @@ struct operands_at_k {
 
 /* What each_stage_ahead() asks for. The operands of a k are loaded while the k before is
  * multiplied. */
-struct products {
+template <bool, bool> struct products {
     sums &sum;
     operands_at_k both[2];
+
+    __attribute__((device, always_inline)) products(sums &to) : sum(to)
+    {
+    }
+
+    template <class A, class B>
+    __attribute__((device, always_inline)) void each(long long count, A &a, B &b)
+    {
+        each_stage_ahead(count, a, b, shared_address(dynamic_shared), *this);
+    }
 
     __attribute__((device, always_inline)) void load(unsigned stage, int k, operands_at_k &to)
     {
@@ -118,37 +128,14 @@ struct products {
     }
 };
 
-template <bool A_AlongK, bool B_AlongK, bool Wide>
-MMF_DEVICE void sum_stages(const kept &of, long long count, sums &sum)
-{
-    const region of_a = of.a, of_b = of.b;
-    line_carrier<4, row::tile_m, row::threads, A_AlongK, Wide, false, a_stage> a(of.a, of_a);
-    line_carrier<4, row::tile_n, row::threads, B_AlongK, Wide, true, b_stage> b(of.b, of_b);
-    products own = {sum, {}};
-    each_stage_ahead(count, a, b, shared_address(dynamic_shared), own);
-}
-
-template <bool A_AlongK, bool B_AlongK>
-MMF_DEVICE void sum_in_units(const kept &of, long long count, sums &sum)
-{
-    if (can_be_wide<4, A_AlongK, a_stage>(of.a) && can_be_wide<4, B_AlongK, b_stage>(of.b))
-        sum_stages<A_AlongK, B_AlongK, true>(of, count, sum);
-    else
-        sum_stages<A_AlongK, B_AlongK, false>(of, count, sum);
-}
-
-/* The sums of `count` products from k0 on, of a tile. */
-MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, long long k0,
-                             long long count, char *shared, sums &sum)
-{
-    const kept &of = keep<4, row>(args, t, k0, shared);
-    if (of.a.along_k)
-        of.b.along_k ? sum_in_units<true, true>(of, count, sum)
-                     : sum_in_units<true, false>(of, count, sum);
-    else
-        of.b.along_k ? sum_in_units<false, true>(of, count, sum)
-                     : sum_in_units<false, false>(of, count, sum);
-}
+/* What sum_products() asks for. */
+struct loop {
+    typedef this_row row;
+    typedef ::a_stage a_stage;
+    typedef ::b_stage b_stage;
+    typedef ::sums sums;
+    template <bool A_AlongK, bool B_AlongK> using products = ::products<A_AlongK, B_AlongK>;
+};
 
 /* The sums times a factor as lines of the tile. */
 MMF_DEVICE void put_sums(float factor, float *lines, const sums &sum)

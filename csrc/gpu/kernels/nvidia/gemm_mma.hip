@@ -30,8 +30,8 @@ MMF_ENTRY MMF_THREADS_AT_ONCE(row::threads,
     const bool general = args.epilogue == MMF_EPILOGUE_GENERAL;
     sums sum = {};
     tile t = tile_of_workgroup<row>(args, shared);
-    sum_products(args, t, 0, args.k, shared, sum);
-    t = ((const kept *)shared)->t;
+    sum_products<loop>(args, t, 0, args.k, shared, sum);
+    t = ((const kept *)shared)->t; /* sums had the registers */
     put_sums(general && args.k > 0 ? (real)args.alpha : 1, lines, sum);
     barrier();
     if (!general)

@@ -12,8 +12,8 @@ MMF_ENTRY MMF_THREADS_AT_ONCE(row::threads,
     part_of_k<row> part;
     part.find(args.k);
     tile t = tile_of_cluster<row>(args, part.parts, shared);
-    sum_products(args, t, part.first, part.count, shared, sum);
-    t = ((const kept *)shared)->t;
+    sum_products<loop>(args, t, part.first, part.count, shared, sum);
+    t = ((const kept *)shared)->t; /* sums had the registers */
     put_sums(1, lines, sum);
     split_epilogue<row, PITCH, real>::finish(args, t, cluster_rank(), cluster_size(), lines);
     cluster_barrier(); /* a workgroup that is gone cannot be read */

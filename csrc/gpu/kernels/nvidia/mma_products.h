@@ -161,37 +161,14 @@ struct products<A_AlongK, B_AlongK, Dtype, true> {
     }
 };
 
-template <bool A_AlongK, bool B_AlongK, bool Wide>
-MMF_DEVICE void sum_stages(const kept &of, long long count, sums &sum)
-{
-    const region of_a = of.a, of_b = of.b;
-    line_carrier<SIZE, row::tile_m, row::threads, A_AlongK, Wide, false, a_stage> a(of.a, of_a);
-    line_carrier<SIZE, row::tile_n, row::threads, B_AlongK, Wide, true, b_stage> b(of.b, of_b);
-    products<A_AlongK, B_AlongK> own(sum);
-    own.each(count, a, b);
-}
-
-template <bool A_AlongK, bool B_AlongK>
-MMF_DEVICE void sum_in_units(const kept &of, long long count, sums &sum)
-{
-    if (can_be_wide<SIZE, A_AlongK, a_stage>(of.a) && can_be_wide<SIZE, B_AlongK, b_stage>(of.b))
-        sum_stages<A_AlongK, B_AlongK, true>(of, count, sum);
-    else
-        sum_stages<A_AlongK, B_AlongK, false>(of, count, sum);
-}
-
-/* The sums of `count` products from k0 on, of a tile. */
-MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, long long k0,
-                             long long count, char *shared, sums &sum)
-{
-    const kept &of = keep<SIZE, row>(args, t, k0, shared);
-    if (of.a.along_k)
-        of.b.along_k ? sum_in_units<true, true>(of, count, sum)
-                     : sum_in_units<true, false>(of, count, sum);
-    else
-        of.b.along_k ? sum_in_units<false, true>(of, count, sum)
-                     : sum_in_units<false, false>(of, count, sum);
-}
+/* What sum_products() asks for. */
+struct loop {
+    typedef this_row row;
+    typedef ::a_stage a_stage;
+    typedef ::b_stage b_stage;
+    typedef ::sums sums;
+    template <bool A_AlongK, bool B_AlongK> using products = ::products<A_AlongK, B_AlongK>;
+};
 
 /* The sums times a factor as lines of the tile. */
 MMF_DEVICE void put_sums(real factor, real *lines, const sums &sum)

@@ -88,16 +88,17 @@ struct kept {
     region a, b;
 };
 
-template <int Size, class Row>
+template <class Row>
 MMF_DEVICE const kept &keep(const mmf_gemm_args &args, const tile &t, long long k0, char *shared)
 {
+    enum { SIZE = sizeof(typename element<Row::operands>::type) };
     kept &there = *(kept *)shared;
     if (thread_id() == 0) {
         there.t = t;
-        there.a = find_a<Size, Row::tile_m>(args, t, k0);
+        there.a = find_a<SIZE, Row::tile_m>(args, t, k0);
     }
     if (thread_id() == 32)
-        there.b = find_b<Size, Row::tile_n>(args, t, k0);
+        there.b = find_b<SIZE, Row::tile_n>(args, t, k0);
     barrier();
     return there;
 }

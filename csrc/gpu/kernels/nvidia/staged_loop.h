@@ -103,4 +103,45 @@ MMF_DEVICE void each_stage_ahead(long long k_end, A &a, B &b, unsigned memory, P
     barrier(); /* the stages' memory is free */
 }
 
+/* Of a kernel: Loop::row; a_stage, b_stage, how its stages lie; sums; products<A_AlongK, B_AlongK>,
+ * what is asked for above, whose each(count, a, b) is one of these loops. */
+template <class Loop, bool A_AlongK, bool B_AlongK, bool Wide>
+MMF_DEVICE void sum_stages(const kept &of, long long count, typename Loop::sums &sum)
+{
+    typedef typename Loop::row row;
+    typedef typename Loop::a_stage a_stage;
+    typedef typename Loop::b_stage b_stage;
+    enum { SIZE = sizeof(typename element<row::operands>::type) };
+    const region of_a = of.a, of_b = of.b;
+    line_carrier<SIZE, row::tile_m, row::threads, A_AlongK, Wide, false, a_stage> a(of.a, of_a);
+    line_carrier<SIZE, row::tile_n, row::threads, B_AlongK, Wide, true, b_stage> b(of.b, of_b);
+    typename Loop::template products<A_AlongK, B_AlongK> own(sum);
+    own.each(count, a, b);
+}
+
+template <class Loop, bool A_AlongK, bool B_AlongK>
+MMF_DEVICE void sum_in_units(const kept &of, long long count, typename Loop::sums &sum)
+{
+    enum { SIZE = sizeof(typename element<Loop::row::operands>::type) };
+    if (can_be_wide<SIZE, A_AlongK, typename Loop::a_stage>(of.a) &&
+        can_be_wide<SIZE, B_AlongK, typename Loop::b_stage>(of.b))
+        sum_stages<Loop, A_AlongK, B_AlongK, true>(of, count, sum);
+    else
+        sum_stages<Loop, A_AlongK, B_AlongK, false>(of, count, sum);
+}
+
+/* The sums of `count` products from k0 on, of a tile. */
+template <class Loop>
+MMF_DEVICE void sum_products(const mmf_gemm_args &args, const tile &t, long long k0,
+                             long long count, char *shared, typename Loop::sums &sum)
+{
+    const kept &of = keep<typename Loop::row>(args, t, k0, shared);
+    if (of.a.along_k)
+        of.b.along_k ? sum_in_units<Loop, true, true>(of, count, sum)
+                     : sum_in_units<Loop, true, false>(of, count, sum);
+    else
+        of.b.along_k ? sum_in_units<Loop, false, true>(of, count, sum)
+                     : sum_in_units<Loop, false, false>(of, count, sum);
+}
+
 #endif
