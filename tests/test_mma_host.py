@@ -51,7 +51,7 @@ def test_a_launch_has_its_shared_memory(kernel, dtype, tf32, shared):
 @pytest.mark.parametrize(
     ("kernel", "dtype", "m", "n", "k", "parts", "tiles"),
     [
-        ("gemm_fma_split_64x64x8_f32_any", np.float32, 60, 60, 4096, 6, 1),  # of four units, where 8 would be three each
+        ("gemm_fma_split_64x64x8_f32_any", np.float32, 60, 60, 4096, 6, 1),  # 8 would be three on a unit
         ("gemm_fma_split_64x64x8_f32_any", np.float32, 60, 60, 50, 3, 1),  # parts of two steps
         ("gemm_fma_split_128x64x8_f32_any", np.float32, 129, 60, 1024, 2, 2),  # a unit each
         ("gemm_fma_split_64x64x8_f32_any", np.float32, 60, 60, 24, 1, 1),  # three steps
