@@ -29,8 +29,8 @@ def table(allowed, seen):
     rows = [(step, seconds, allowed[step], judge(seconds, allowed[step])) for step, seconds in seen.items()]
     total = sum(seen.values())
     rows.append((TOTAL, total, allowed[TOTAL], judge(total, allowed[TOTAL])))
-    lines = [f"{'step':21}{'seconds':>8}{'allowed':>8}"]
-    lines += [f"{step:21}{seconds:8}{most:8}  {said}".rstrip() for step, seconds, most, said in rows]
+    lines = [f"{'step':13}{'seconds':>8}{'allowed':>8}"]
+    lines += [f"{step:13}{seconds:8}{most:8}  {said}".rstrip() for step, seconds, most, said in rows]
     return lines, not any(said.startswith("FAILED") for *_, said in rows)
 
 
