@@ -1,6 +1,6 @@
 """Every row of gemm_mma, gemm_fma and their split forms on an NVIDIA GPU (--device cuda).
 
-Layouts, and lines that no wide copy takes, K shorter than the parts of a cluster, and K of many steps.
+Layouts, and lines that no wide copy takes, K shorter than the parts of a cluster, K of many steps, and many tiles.
 The sweep forces families, of which the plan takes the row that suits the size; here each row runs.
 """
 
@@ -32,6 +32,16 @@ def test_rows(kernel, layout, view, sweep_seed):
         run_case(Case(m, n, k, bias="row", activation="gelu", **fixed), sweep_seed, kernel=kernel, xp=transfer())
         gated = Case(m, n // 2, k, activation="swiglu", gate_layout="halves", batch="2", **fixed)
         run_case(gated, sweep_seed, kernel=kernel, xp=transfer())
+
+
+@pytest.mark.parametrize("view", ["plain", "padded"])
+@pytest.mark.parametrize("kernel", ROWS)
+def test_many_tiles(kernel, view, sweep_seed):
+    """A workgroup begins in shared memory that another one left, and its warps end at different times."""
+    dtype = DTYPES[kernel.split("_")[-2]]
+    tf32 = dtype == "float32" and kernel.startswith("gemm_mma")
+    case = Case(2048, 2040, 200, dtype=dtype, a_view=view, b_view=view, allow_tf32=tf32)
+    run_case(case, sweep_seed, kernel=kernel, xp=transfer())
 
 
 def transfer():

@@ -187,11 +187,12 @@ def test_float32_is_rounded_to_11_bits(torch, kernel, shape):
 @pytest.mark.parametrize(
     ("columns", "layout"), [(192, "nt"), (128, "nt"), (128, "nn"), (128, "tn"), (128, "tt"), (112, "nt")]
 )
-@pytest.mark.parametrize("shape", [(4096, 4096, 1024), (1000, 1000, 1000), (40000, 392, 64), (264, 7168, 2048)])
+@pytest.mark.parametrize("shape", [(4096, 4096, 1024), (1000, 1000, 1000), (40000, 392, 64), (257, 7168, 2048)])
 def test_ping_pong_gives_the_same_bits_each_time(torch, shape, columns, layout):
     """Which warpgroup is ahead of the other differs from run to run; what they compute must not."""
     torch.manual_seed(5)
     m, n, k = shape
+    m += -m % 8 if layout[0] == "t" else 0  # its lines begin at multiples of 16 bytes
     a = draw(torch, k, m).T if layout[0] == "t" else draw(torch, m, k)
     b = draw(torch, n, k, scale=k**-0.5).T if layout[1] == "t" else draw(torch, k, n, scale=k**-0.5)
     bias = draw(torch, n)

@@ -1,5 +1,6 @@
-/* Workgroups of a cluster (sm_90 and later) that read each other's shared memory, each of which has
- * the sums of a part of k of one tile. Path of a call: the end of a tile whose k is split.
+/* Shared memory by its 32-bit address, and workgroups of a cluster (sm_90 and later) that read each
+ * other's, each of which has the sums of a part of k of one tile. Path of a call: the main loops of
+ * the kernels of this folder; the end of a tile whose k is split.
  * Semantics and syntax: the PTX ISA, barrier.cluster, mapa and ld.shared::cluster. */
 #ifndef MMF_NVIDIA_CLUSTER_H
 #define MMF_NVIDIA_CLUSTER_H

@@ -6,14 +6,15 @@
 #include "gpu/kernels/common/device.h"
 #include "gpu/kernels/nvidia/mma_args.h"
 
-/* Element (line, k) of Lines lines. Along k, a line is 128 bytes; else k is the row. Chunks of 16
- * bytes are swapped so that what a warp reads at once (fragments of 8 lines by 16 bytes, or of 8
- * lines by 4 k) lies in different banks. */
+/* With which chunk of its row a chunk of 16 bytes changes places: a mask of chunk numbers. */
 template <int Size, bool AlongK> MMF_DEVICE constexpr int swapped_by(int down)
 {
     return Size == 2 || (Size == 4 && AlongK) ? down & 7 : (down & 3) << 1;
 }
 
+/* Element (line, k) of Lines lines. Along k, a line is 128 bytes; else k is the row. Chunks of 16
+ * bytes are swapped so that what a warp reads at once (fragments of 8 lines by 16 bytes, or of 8
+ * lines by 4 k) lies in different banks. */
 template <int Size, int Lines, bool AlongK> MMF_DEVICE unsigned slot(int line, int k)
 {
     const int across = AlongK ? k : line, down = AlongK ? line : k;

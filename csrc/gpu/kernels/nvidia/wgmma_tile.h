@@ -257,8 +257,8 @@ enum { PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240 };
 
 /* A workgroup from its beginning to its end. Consumers::run(args, ring) is what the warpgroups that
  * multiply do; Consumers::GIVERS: threads that give sums to another warpgroup. Of each workgroup,
- * Readers of them read a stage. The first tile of the copies is
- * found before the kernel before this one is done. */
+ * Readers of them read a stage. The first tile of the copies is found before the kernel before this
+ * one is done. */
 template <class Consumers, int Readers> MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
 {
     ring r;
