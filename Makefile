@@ -76,7 +76,8 @@ wheel: $(if $(DEVICE),$(STAMPS)/install) $(STAMPS)/wheel ## the wheels, into dis
 	$(BIN)/python -m pytest --full tests/test_wheel.py
 	$(BIN)/python tools/wheel_try.py $(WHEEL)
 
-instructions: $(if $(DEVICE),$(STAMPS)/install) $(STAMPS)/wheel $(STAMPS)/test ## counted instructions beside bench/instructions.json; COUNT=--write renews it, DEVICE= as for wheel
+# Where both are asked for, it waits for wheel, whose build directory it uses.
+instructions: $(if $(DEVICE),$(STAMPS)/install) $(STAMPS)/wheel $(STAMPS)/test | $(filter wheel,$(MAKECMDGOALS)) ## counted instructions beside bench/instructions.json; COUNT=--write renews it, DEVICE= as for wheel
 	$(BIN)/python tools/wheel_build.py $(DEVICE) x86_64
 	$(BIN)/python bench/instructions.py $(COUNT)
 	$(BIN)/python -m pytest --full tests/test_instructions.py
