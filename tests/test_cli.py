@@ -11,6 +11,7 @@ import matmul_fused as mf
 import stub_cuda
 from matmul_fused import __main__ as cli
 from matmul_fused import console, testing
+from matmul_fused.report import device_kernels
 
 WITHOUT_RICH = (
     "import sys; sys.modules['rich'] = None; from matmul_fused.__main__ import main; sys.exit(main(sys.argv[1:]))"
@@ -168,6 +169,16 @@ def test_info_writes_the_device_code(tmp_path, capsys):
     assert written == {(arch, kernel, code if code[:4] == b"\x7fELF" else code[:-1]) for arch, kernel, code in objects}
     assert all(kernel.encode() in code for _, kernel, code in objects)
     capsys.readouterr()
+
+
+def test_facts_of_gpu_kernels():
+    names = [row["instance"] for row in device_kernels()]
+    assert len({*names}) == len(names) == mf._core.device_manifest()["kernels"]
+    for index in (-1, len(names), 1 << 70):
+        with pytest.raises(IndexError):
+            mf._core.device_kernel(index)
+    with pytest.raises(TypeError):
+        mf._core.device_kernel("0")
 
 
 @pytest.mark.parametrize("rich", [True, False])

@@ -15,7 +15,7 @@ import pytest
 import hipsim.build
 import matmul_fused as mf
 from matmul_fused import testing
-from matmul_fused.report import families_for
+from matmul_fused.report import device_kernels, families_for
 
 HIPSIM = Path(os.environ["MATMUL_FUSED_HIP_LIBRARY"])  # of conftest.py
 KILLED = """
@@ -126,8 +126,7 @@ def test_check_times_every_kernel_of_the_device(command, tmp_path):
     done = command("-c", TIMED.format(more=""), "check", "--device", "rocm", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "matmul_fused-check.json").read_text())
-    rows = mf._core.device_manifest()["kernels"]
-    kernels = {row["instance"] for row in rows if row["gemm"] and re.search("ALL|GFX942", row["targets"])}
+    kernels = {row["instance"] for row in device_kernels() if row["gemm"] and re.search("ALL|GFX942", row["targets"])}
     assert {row["kernel"] for row in report["times"]} == kernels
     assert all(row["seconds"] > 0 and row["modelled"] > 0 for row in report["times"])
     lines = [line.split() for line in done.stdout.split("OK: all of")[0].splitlines()]

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import matmul_fused as mf
-from matmul_fused.report import families_for, kernels_for
+from matmul_fused.report import device_kernels, families_for, kernels_for
 from matmul_fused.testing import all_cases, covering_sample, force_kernel, gpu_sample, run_case
 from matmul_fused.testing.cases import Case, edge_cases, space
 from matmul_fused.testing.devices import DeviceTransfer
@@ -33,8 +33,8 @@ from support import takes_no_gate
 
 DEVICE = os.environ["MMF_TEST_DEVICE"]
 SIMULATED = os.environ["MMF_TEST_SIMULATED"]  # the part, or ""
-MANIFEST = mf._core.device_manifest()
-SIBLING = SIMULATED in MANIFEST["siblings"]  # it runs objects that another part is swept with
+SIBLINGS = mf._core.device_manifest()["siblings"]
+SIBLING = SIMULATED in SIBLINGS  # it runs objects that another part is swept with
 SIBLING_CASES = 6  # of each row that is forced, and ten times as many of the plan's choice
 OF_SIBLINGS = ("gemm_wmma", "gemm_gemv")  # forced
 SIMULATED_FLOPS = 2_000_000  # of a case of the full list: 85 % of the cases, about half an hour
@@ -106,8 +106,8 @@ def takes(kernel, case):
 @functools.cache
 def here(tile):
     """Has the part a row of the tile?"""
-    target = MANIFEST["siblings"].get(SIMULATED, SIMULATED).upper()
-    targets = {row["instance"]: row["targets"].split(" | ") for row in MANIFEST["kernels"]}
+    target = SIBLINGS.get(SIMULATED, SIMULATED).upper()
+    targets = {row["instance"]: row["targets"].split(" | ") for row in device_kernels()}
     return not SIMULATED or any(not {"ALL", target}.isdisjoint(targets[row]) for row in ROWS[tile].split(", "))
 
 

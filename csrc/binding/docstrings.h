@@ -108,7 +108,10 @@ static const char mmf_doc_matmul_fused[] =
 
 #define MMF_DOC_DEVICE_MANIFEST \
     "device_manifest($module, /)\n--\n\n" \
-    "The GPU kernels of this build and the layout of their argument, as `info --objects` writes it."
+    "How many GPU kernels this build has, and the layout of their argument, as `info --objects` writes it."
+#define MMF_DOC_DEVICE_KERNEL \
+    "device_kernel($module, index, /)\n--\n\n" \
+    "The facts of a GPU kernel of this build, as `info --objects` writes them."
 #define MMF_DOC_DEVICE_OBJECTS \
     "device_objects($module, /)\n--\n\n" \
     "The device code of this build: (architecture, kernel, bytes) of every object."

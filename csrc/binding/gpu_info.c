@@ -76,8 +76,16 @@ PyObject *mmf_device_objects_call(PyObject *module, PyObject *unused)
     return list;
 }
 
-static PyObject *instance_row(const mmf_gpu_instance *row)
+PyObject *mmf_device_kernel(PyObject *module, PyObject *index)
 {
+    const Py_ssize_t i = PyNumber_AsSsize_t(index, PyExc_IndexError);
+    (void)module;
+    if (i == -1 && PyErr_Occurred())
+        return NULL;
+    if (i < 0 || i >= MMF_GPU_INSTANCES)
+        return PyErr_Format(PyExc_IndexError, "there are %d GPU kernels, no number %zd",
+                            (int)MMF_GPU_INSTANCES, i);
+    const mmf_gpu_instance *row = &mmf_gpu_instances[i];
     return Py_BuildValue("{sssssOs(iii)sisissss}", "instance", row->name, "family", row->family,
                          "gemm", row->kernel ? Py_True : Py_False, "tile", row->tile_m, row->tile_n,
                          row->tile_k, "block", row->threads, "lds", row->lds, "layout",
@@ -128,26 +136,22 @@ PyObject *mmf_device_manifest(PyObject *module, PyObject *unused)
     int count;
     size_t bytes;
     const mmf_argument_field *field = mmf_gpu_argument_fields(&count, &bytes);
-    PyObject *fields = PyList_New(0), *kernels = fields ? PyList_New(0) : NULL, *result = NULL;
+    PyObject *fields = PyList_New(0), *result = NULL;
     (void)module;
     (void)unused;
-    for (int i = 0; kernels && i < count; i++)
+    for (int i = 0; fields && i < count; i++)
         if (!add(fields,
                  Py_BuildValue("{sssnsn}", "name", field[i].name, "offset",
                                (Py_ssize_t)field[i].offset, "size", (Py_ssize_t)field[i].size)))
-            Py_CLEAR(kernels);
-    for (int i = 0; kernels && i < MMF_GPU_INSTANCES; i++)
-        if (!add(kernels, instance_row(&mmf_gpu_instances[i])))
-            Py_CLEAR(kernels);
-    PyObject *siblings = kernels ? siblings_of_all() : NULL;
+            Py_CLEAR(fields);
+    PyObject *siblings = fields ? siblings_of_all() : NULL;
     if (siblings)
-        result = Py_BuildValue("{sOs{snsO}sOsNsNsN}", "kernels", kernels, "argument", "bytes",
-                               (Py_ssize_t)bytes, "fields", fields, "siblings", siblings,
+        result = Py_BuildValue("{sis{snsO}sOsNsNsN}", "kernels", (int)MMF_GPU_INSTANCES, "argument",
+                               "bytes", (Py_ssize_t)bytes, "fields", fields, "siblings", siblings,
                                "operands", names_of(MMF_OPERANDS, operand_name), "dtypes",
                                names_of(MMF_DTYPE_COUNT, dtype_name), "activations",
                                names_of(MMF_ACT_COUNT, activation_name));
     Py_XDECREF(siblings);
-    Py_XDECREF(kernels);
     Py_XDECREF(fields);
     return result;
 }

@@ -10,5 +10,6 @@ PyObject *mmf_gpus(PyObject *module, PyObject *unused);
 /* [(arch, kernel, bytes), ...]: the device code of this build. */
 PyObject *mmf_device_objects_call(PyObject *module, PyObject *unused);
 PyObject *mmf_device_manifest(PyObject *module, PyObject *unused);
+PyObject *mmf_device_kernel(PyObject *module, PyObject *index);
 
 #endif

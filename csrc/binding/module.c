@@ -28,6 +28,7 @@ static PyMethodDef methods[] = {
     {"_xla_handlers", mmf_xla_handlers, METH_NOARGS,
      "XLA's handlers: (platform, capsule) of each."},
     {"device_manifest", mmf_device_manifest, METH_NOARGS, MMF_DOC_DEVICE_MANIFEST},
+    {"device_kernel", mmf_device_kernel, METH_O, MMF_DOC_DEVICE_KERNEL},
     {"device_objects", mmf_device_objects_call, METH_NOARGS, MMF_DOC_DEVICE_OBJECTS},
     {"set_num_threads", mmf_set_num_threads, METH_O, MMF_DOC_SET_NUM_THREADS},
     {"_use_num_threads", mmf_use_num_threads, METH_O,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core, info
 from .console import progress, show
-from .report import families_for, table
+from .report import device_kernels, families_for, table
 
 if TYPE_CHECKING:
     from .testing.devices import Device
@@ -146,7 +146,8 @@ def _write_objects(folder: Path) -> None:
     layout of the argument that all take by value, whose arrays are indexed by operands, dtypes and activations.
     """
     manifest = _core.device_manifest()
-    facts = {row["instance"]: row for row in manifest.pop("kernels")}
+    del manifest["kernels"]
+    facts = {row["instance"]: row for row in device_kernels()}
     objects = []
     for arch, kernel, code in _core.device_objects():
         machine_code = code.startswith(b"\x7fELF")

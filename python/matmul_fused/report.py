@@ -159,10 +159,14 @@ class Info:
         return table(rows, f"matmul_fused {self.version}")
 
 
+def device_kernels() -> list[dict[str, Any]]:
+    """The facts of every GPU kernel of this build."""
+    return [_core.device_kernel(i) for i in range(_core.device_manifest()["kernels"])]
+
+
 def _rows_for(device: str) -> list[dict[str, Any]]:
     prefix = "SM_" if device.startswith("cuda") else "GFX"
-    rows = _core.device_manifest()["kernels"]
-    return [row for row in rows if row["gemm"] and (row["targets"] == "ALL" or prefix in row["targets"])]
+    return [row for row in device_kernels() if row["gemm"] and (row["targets"] == "ALL" or prefix in row["targets"])]
 
 
 def kernels_for(device: str) -> tuple[str, ...]:
@@ -248,7 +252,7 @@ def info() -> Info:
         kernels=tuple(facts["kernels"]),
         gpu_kernels=tuple(facts["gpu_kernels"]),
         gpu_families=tuple(facts["gpu_families"]),
-        gpu_steps=tuple(row["instance"] for row in _core.device_manifest()["kernels"] if not row["gemm"]),
+        gpu_steps=tuple(row["instance"] for row in device_kernels() if not row["gemm"]),
         cpu_features=facts["cpu_features"],
         cpu_unused=_unused(facts["cpu_features"].split()),
         threads=facts["threads"],

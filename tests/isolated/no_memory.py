@@ -90,7 +90,7 @@ CALLS = {
     "repr of packed": lambda: repr(packed),
     "sizeof": lambda: (sys.getsizeof(packed), weakref.ref(packed)),
     "num_threads": one_thread,
-    "gpus": mf._core.device_manifest,
+    "GPU kernels": lambda: (mf._core.device_manifest(), mf._core.device_kernel(0)),
 }
 
 
