@@ -23,6 +23,16 @@ def reasons(family, *operands, **arguments):
     return {row.reason for row in found.candidates if row.family == family}
 
 
+def check_shared_memory(kernel, dtype, tf32, shared):
+    a, b = draw(130, 37, dtype=dtype), draw(37, 70, dtype=dtype, seed=1)
+    with force_kernel(kernel):
+        out = fetch(mf.matmul_fused(DeviceArray(a), DeviceArray(b), activation="relu", allow_tf32=tf32))
+    assert np.allclose(out, np.maximum(a.astype(float) @ b, 0), rtol=2e-3, atol=1e-2)
+    assert any(f"({kernel}, 8, {shared})" in call for call in calls("cuFuncSetAttribute"))
+    (launch,) = calls("cuLaunchKernel")
+    assert kernel in launch
+
+
 @pytest.mark.parametrize(
     ("kernel", "dtype", "tf32", "shared"),
     [
@@ -37,14 +47,8 @@ def reasons(family, *operands, **arguments):
     ],
 )
 def test_a_launch_has_its_shared_memory(kernel, dtype, tf32, shared):
-    a, b = draw(130, 37, dtype=dtype), draw(37, 70, dtype=dtype, seed=1)
-    clear_log()
-    with force_kernel(kernel):
-        out = fetch(mf.matmul_fused(DeviceArray(a), DeviceArray(b), activation="relu", allow_tf32=tf32))
-    assert np.allclose(out, np.maximum(a.astype(float) @ b, 0), rtol=2e-3, atol=1e-2)
-    assert any(f"({kernel}, 8, {shared})" in call for call in calls("cuFuncSetAttribute"))
-    (launch,) = calls("cuLaunchKernel")
-    assert kernel in launch
+    """In a process that has not loaded the kernel: what it may have is set then."""
+    in_child(f"import test_mma_host as t; t.check_shared_memory({kernel!r}, np.{dtype.__name__}, {tf32}, {shared})")
 
 
 @pytest.mark.skipif(not SM_90A, reason="this build has no code for sm_90a")
@@ -135,14 +139,19 @@ def test_weights_of_a_gate_that_lie_alike():
         assert any(row.family == "gemm_fma" and row.reason is None for row in found.candidates) == takes
 
 
-def test_a_driver_that_fails_is_named_and_the_next_call_works():
+def check_that_the_next_call_works():
     a, b = draw(65, 33), draw(33, 65)
     x, y = DeviceArray(a), DeviceArray(b)
-    with force_kernel("gemm_mma_64x64x32_f32_any"):  # no other test has loaded it
+    with force_kernel("gemm_mma_64x64x32_f32_any"):
         fail_next("cuFuncSetAttribute", 700, 0)
         with pytest.raises(mf.DeviceError, match="cuFuncSetAttribute"):
             mf.matmul_fused(x, y, allow_tf32=True)
         assert np.allclose(fetch(mf.matmul_fused(x, y, allow_tf32=True)), a @ b, rtol=1e-3, atol=1e-3)
+
+
+def test_a_driver_that_fails_is_named_and_the_next_call_works():
+    """In a process that has not loaded the kernel."""
+    in_child("import test_mma_host as t; t.check_that_the_next_call_works()")
 
 
 def test_a_captured_launch_is_only_recorded():

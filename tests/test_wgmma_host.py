@@ -34,6 +34,17 @@ def test_maps_are_made_for_every_call():
     assert np.allclose(out, np.maximum(a.astype(float) @ b, 0), rtol=2e-3, atol=1e-2)
 
 
+def check_that_the_next_call_works(function, skip, kernel):
+    a, b = arrays()
+    x, y = DeviceArray(a), DeviceArray(b if kernel.endswith("nt") else np.ascontiguousarray(b))
+    with force_kernel(kernel):
+        fail_next(function, 700, skip)
+        with pytest.raises(mf.DeviceError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
+            mf.matmul_fused(x, y)
+        assert function in str(caught.value)
+        assert np.allclose(fetch(mf.matmul_fused(x, y)), a.astype(float) @ b, rtol=2e-3, atol=1e-2)
+
+
 @pytest.mark.parametrize(
     ("function", "skip", "kernel"),
     [
@@ -44,18 +55,16 @@ def test_maps_are_made_for_every_call():
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_pingpong_128x192x64_f16_nt"),
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_pingpong_128x112x64_f16_nt"),
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_64x128x64_f16_nt"),
-        ("cuFuncSetAttribute", 0, "gemm_wgmma_64x128x64_f16_nn"),  # its first launch: no other test has this one
     ],
 )
 def test_what_fails_is_named_and_the_next_call_works(function, skip, kernel):
-    a, b = arrays()
-    x, y = DeviceArray(a), DeviceArray(b if kernel.endswith("nt") else np.ascontiguousarray(b))
-    with force_kernel(kernel):
-        fail_next(function, 700, skip)
-        with pytest.raises(mf.DeviceError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
-            mf.matmul_fused(x, y)
-        assert function in str(caught.value)
-        assert np.allclose(fetch(mf.matmul_fused(x, y)), a.astype(float) @ b, rtol=2e-3, atol=1e-2)
+    check_that_the_next_call_works(function, skip, kernel)
+
+
+def test_an_attribute_that_cannot_be_set_is_named_and_the_next_call_works():
+    """In a process that has not loaded the kernel: it is set then."""
+    call = "check_that_the_next_call_works('cuFuncSetAttribute', 0, 'gemm_wgmma_64x128x64_f16_nn')"
+    in_child(f"import test_wgmma_host as t; t.{call}")
 
 
 def test_memory_that_a_map_cannot_name_goes_to_another_row():
