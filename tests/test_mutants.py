@@ -52,6 +52,9 @@ REDUNDANT_BARRIERS = {
 }  # fmt: skip
 # Guards that another implies: of a tile of one row, the columns of the result are fewer than a row's threads.
 REDUNDANT_GUARDS = {"gemv": 1}
+# Copies of a guard that no wave comes to: behind a branch that is taken while a lane has an element of K, as those of
+# the first chunk always have.
+UNREACHED_GUARDS = {"gemm_pingpong_128x192x64_f16_nn": 1, "gemm_pingpong_128x192x64_bf16_nn": 1}
 # At least, of short kernels: one without epilogue, those without K.
 WAITS = {
     "simt_splitk": 20, "reduce_splitk": 20, "reorder": 10,
@@ -308,6 +311,7 @@ def test_mutants_are_seen(name, what, sweep_seed, full_run, accounts, limited):
     assert counted > WAITS.get(what[0], 50)
     assert counted - missed >= LEAST * counted, unseen
     for kind in ("barrier dropped", "guard of memory"):
-        assert 0 < counts[kind, "counted"] == counts[kind, "sites"], kind
+        unreached = UNREACHED_GUARDS.get(name, 0) if kind == "guard of memory" else 0
+        assert 0 < counts[kind, "counted"] == counts[kind, "sites"] - unreached, kind
     assert counts["guard of memory", "unseen"] <= REDUNDANT_GUARDS.get(what[0], 0), unseen
     assert counts["barrier dropped", "unseen"] <= REDUNDANT_BARRIERS.get(family_of(what[0]), 0), unseen
