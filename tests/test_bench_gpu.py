@@ -264,10 +264,10 @@ def test_means_beside_the_bars(gpu_rows):
 def test_a_full_run_writes_its_section_and_the_picture_shows_it(run, bench_gpu, gpu_roofline, tmp_path, capsys):
     _, text = run("--write", "--only", "gelu")
     assert text.count("old") == 2
-    assert "R.md is left as it is: 28 rows are still to be measured" in capsys.readouterr().out
+    assert "R.md is left as it is: 35 rows are still to be measured" in capsys.readouterr().out
     assert gpu_roofline.draw(text) == ""
     measured, text = run("--write")
-    assert len(measured) == 28
+    assert len(measured) == 35
     assert text.count("\nold\n") == 1
     _, text = run("--write", "--sustained", "--compile", "--commit", "def")
     assert "`python bench/bench_gpu.py --sustained --compile`, commit def, 2026-11-24" in text
@@ -282,7 +282,7 @@ def test_a_full_run_writes_its_section_and_the_picture_shows_it(run, bench_gpu, 
         assert points[-2].intensity > points[-1].intensity  # of swiglu half the columns are stored
     root = xml.etree.ElementTree.fromstring(gpu_roofline.draw(text))
     dots = [one for one in root if one.tag.endswith("circle") and one.get("r") == "3"]
-    assert len(dots) == 2 * 2 * 35
+    assert len(dots) == 2 * 2 * 42
     said = [one.text for one in root if one.tag.endswith("text")]
     assert "line: published by NVIDIA, 4.8 TB/s and 989 Tflop/s" in said
     assert any(line.startswith("sustained: NVIDIA H200, driver 1.2, torch 2.11, ") for line in said)

@@ -138,6 +138,44 @@ def test_few_rows(torch, tile, layout, activation, m, n, k):
         assert torch.isnan(out[:, n:]).all()
 
 
+@pytest.mark.parametrize(("tile", "layout"), [("64x128x64", "nt"), ("64x128x64", "nn"), ("16x128x64", "nt")])
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [
+        (16, 14336, 512),  # tiles of fewer columns than 128; gated: two turns
+        (64, 25600, 136),
+        (61, 12808, 264),  # the last tile is narrow
+        (64, 128, 4096),  # parts of k
+        (16, 264, 4096),
+        (61, 5064, 1544),  # of narrower tiles; gated: two turns
+        (16, 2552, 1544),  # gated: parts of them
+        (130, 8200, 200),
+        (8, 40, 64),
+    ],
+)
+def test_few_rows_take_turns(torch, tile, layout, gated, m, n, k):
+    torch.manual_seed(6)
+    a = draw(torch, m, k)
+    weights = [draw(torch, n, k, scale=k**-0.5).T for _ in range(1 + gated)]
+    if layout[1] == "n":
+        weights = [w.contiguous() for w in weights]
+    z = [a.double() @ w.double() for w in weights]
+    for dtype in (None, torch.bfloat16, torch.float32):
+        biases = [torch.randn(n, device=DEVICE).to(dtype) for _ in weights] if dtype else []
+        out = torch.full((m + 1, n + 8), float("nan"), device=DEVICE, dtype=torch.bfloat16)
+        with force_kernel(f"gemm_wgmma_{tile}_bf16_{layout}"):
+            if gated:
+                mf.matmul_fused(a, tuple(weights), tuple(biases) or None, activation="swiglu", out=out[:m, :n])
+            else:
+                mf.matmul_fused(a, *weights, *biases, activation="silu", out=out[:m, :n])
+        got = [x + b.double() for x, b in zip(z, biases, strict=True)] if biases else z
+        want = torch.nn.functional.silu(got[0])
+        compare(torch, out[:m, :n], want * got[1] if gated else want)
+        assert torch.isnan(out[m]).all()
+        assert torch.isnan(out[:, n:]).all()
+
+
 @pytest.mark.parametrize("tile", ["128x128x64", "64x128x64"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_padded_lines(torch, tile, layout):

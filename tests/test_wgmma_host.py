@@ -165,6 +165,28 @@ def test_few_rows_share_k_in_a_cluster():
     assert np.allclose(out, a.astype(float) @ b, rtol=4e-3, atol=0.2)
 
 
+@pytest.mark.parametrize(
+    ("n", "k", "grid", "columns"),
+    [
+        (256, 64, 2, 64),  # up to half of the stand-in's 4 units
+        (384, 64, 4, 48),  # 3 tiles of 128 columns would share 2 ways to memory
+        (640, 64, 4, 40),  # two turns; as wide as two turns allow
+        (192, 1536, 4, 48),  # two parts of k, each of 2 tiles
+        (192, 1472, 2, 64),  # k is too short for them
+        (256, 4096, 4, 64),
+    ],
+)
+def test_tiles_of_few_rows_are_as_wide_as_fills_the_gpu(n, k, grid, columns):
+    a, b = arrays(m=4, n=n, k=k)
+    clear_log()
+    with force_kernel("gemm_wgmma_16x128x64_f16_nt"):
+        out = fetch(mf.matmul_fused(DeviceArray(a), DeviceArray(b)))
+    boxes = [call.rpartition(", ")[2].strip(")") for call in calls("cuTensorMapEncodeTiled")]
+    assert boxes == ["64 x 16", f"64 x {columns}", f"{columns} x 8"]
+    assert calls("cuLaunchKernelEx")[0].startswith(f"cuLaunchKernelEx(gemm_wgmma_16x128x64_f16_nt, {grid}, 384")
+    assert np.allclose(out, a.astype(float) @ b, rtol=4e-3, atol=0.2)
+
+
 def test_a_captured_launch_is_only_recorded():
     a, b = arrays()
     run(a, b)  # loads the kernel

@@ -207,12 +207,13 @@ static int encode(const mmf_driver *driver, const mmf_problem *p, const matrix *
                                      NO_INTERLEAVE, swizzle, PROMOTE_256, ZERO_FILL);
 }
 
-/* Does a workgroup stay, and store by tensor copies? See gemm_wgmma.hip. */
-static bool takes_turns(int instance, const mmf_gemm_args *args)
+/* Does a workgroup take one tile after the other? See gemm_wgmma.hip. */
+static bool takes_turns(int instance, const mmf_wgmma_args *args)
 {
     const mmf_gpu_instance *row = &mmf_gpu_instances[instance];
-    return row->tile_m == MMF_WGMMA_TALL_ROWS && row->tile_k == MMF_WGMMA_LINE / 2 &&
-           args->epilogue != MMF_EPILOGUE_GENERAL;
+    return row->tile_m < MMF_WGMMA_TALL_ROWS
+               ? args->out_by_copies && !args->parts_log
+               : row->tile_k == MMF_WGMMA_LINE / 2 && args->gemm.epilogue != MMF_EPILOGUE_GENERAL;
 }
 
 static mmf_status bind_launch(const mmf_launch_plan *plan, const mmf_problem *p,
@@ -225,8 +226,8 @@ static mmf_status bind_launch(const mmf_launch_plan *plan, const mmf_problem *p,
     const bool b_k = layout == MMF_GPU_LAYOUT_NT || layout == MMF_GPU_LAYOUT_TT;
     const uint32_t line = (uint32_t)row->tile_k; /* elements */
     const uint32_t a_lines = a_k ? (uint32_t)row->tile_m : BOX_LINES;
-    const uint32_t b_lines = b_k ? (uint32_t)row->tile_n / 2 : BOX_LINES;
     mmf_wgmma_args *args = (mmf_wgmma_args *)(arguments + launch->argument);
+    const uint32_t b_lines = b_k ? args->width : BOX_LINES;
     matrix m;
     mmf_gpu *gpu;
     mmf_status status = mmf_gpu_get(p->device, &gpu);
@@ -242,11 +243,12 @@ static mmf_status bind_launch(const mmf_launch_plan *plan, const mmf_problem *p,
         describe_b(p, MMF_B_UP, b_k, &m);
         code = encode(gpu->driver, p, &m, line, b_lines, buffers->data[MMF_B_UP], &args->b_up);
     }
-    const bool by_turns = takes_turns(launch->instance, &args->gemm);
-    if (!code && (by_turns || args->out_by_copies)) {
+    if (!code && (args->out_by_copies || takes_turns(launch->instance, args))) {
         describe_out(p, &m);
-        code = encode(gpu->driver, p, &m, (uint32_t)MMF_WGMMA_STORED_COLUMNS(row->tile_n),
-                      by_turns ? MMF_WGMMA_WARP_ROWS : MMF_WGMMA_STORED_ROWS,
+        code = encode(gpu->driver, p, &m,
+                      args->out_by_copies ? args->width
+                                          : (uint32_t)MMF_WGMMA_STORED_COLUMNS(row->tile_n),
+                      args->out_by_copies ? MMF_WGMMA_STORED_ROWS : MMF_WGMMA_WARP_ROWS,
                       buffers->data[MMF_OUT], &args->out);
     }
     return code ? mmf_driver_fail(gpu->driver, code, MMF_CALL_TENSOR_MAP, gpu->ordinal) : MMF_OK;
@@ -287,8 +289,7 @@ static void add_launch(const mmf_kernel *kernel, const mmf_problem *p, mmf_confi
     const bool in_registers = swapped || p->dtype[MMF_A] == MMF_FLOAT32 || describe_out(p, &m);
     mmf_gpu_gemm_arguments(kernel->instance, p, !in_registers || config->general_epilogue,
                            &args->gemm);
-    const int parts =
-        swapped ? mmf_wgmma_parts_log(kernel, p, mmf_gpu_gemm_tiles(p, &args->gemm)) : 0;
+    const int parts = mmf_wgmma_parts_log(kernel, p);
     const int log = parts ? parts : mmf_wgmma_shares_b(kernel, p);
     const int64_t cluster = 1 << log;
     if (!parts)
@@ -297,8 +298,13 @@ static void add_launch(const mmf_kernel *kernel, const mmf_problem *p, mmf_confi
     args->parts_log = (uint32_t)parts;
     args->group_rows = mmf_wgmma_group_rows(p);
     args->out_by_copies = swapped && args->gemm.epilogue == MMF_EPILOGUE_REGISTERS &&
-                          !args->gemm.gated && p->dtype[MMF_C] == MMF_ABSENT &&
+                          p->dtype[MMF_C] == MMF_ABSENT &&
                           kernel->tile_m >> parts >= MMF_WGMMA_STORED_ROWS && describe_out(p, &m);
+    args->width = (uint32_t)kernel->tile_n / 2;
+    if (args->out_by_copies) {
+        args->width = mmf_wgmma_width(kernel, p, parts);
+        args->gemm.tiles_n = mmf_gpu_tiles(p->n, args->gemm.gated ? args->width : 2 * args->width);
+    }
     args->a_batched = p->batch_ndim && p->strides[MMF_A].batch[0] != 0;
     args->b_batched = p->batch_ndim && p->strides[MMF_B].batch[0] != 0;
     args->b_up_batched = p->batch_ndim && p->strides[MMF_B_UP].batch[0] != 0;
@@ -307,7 +313,7 @@ static void add_launch(const mmf_kernel *kernel, const mmf_problem *p, mmf_confi
     launch->overlaps = true;
     launch->grid_x = mmf_gpu_gemm_tiles(p, &args->gemm) * cluster;
     launch->dynamic_bytes = (uint32_t)MMF_WGMMA_BYTES(kernel->tile_m, kernel->tile_n);
-    if (!takes_turns(kernel->instance, &args->gemm)) {
+    if (!takes_turns(kernel->instance, args)) {
         launch->first = offsetof(mmf_wgmma_args, gemm.first_tile);
         return;
     }

@@ -7,23 +7,57 @@
 #include "gpu/nvidia_tiles.h"
 #include "gpu/parts.h"
 
-enum { MAX_PARTS_LOG = 3 };              /* the largest portable cluster */
-enum { MIN_STEPS = 4, MANY_STEPS = 64 }; /* of k: in a part, before two parts of a whole GPU pay */
+enum { MAX_PARTS_LOG = 3 }; /* the largest portable cluster */
 
-/* On an H200, two parts pay up to a quarter as many tiles as units, and of a whole GPU where k is
- * long; more of them up to 3/8 of the units. Between, weights of 5120x5120, 6144x4096 and 7168x2048
- * took 4 to 11 % longer in two parts than whole. */
-int mmf_wgmma_parts_log(const mmf_kernel *kernel, const mmf_problem *p, int64_t tiles)
+/* Of all batch indices, where each warpgroup has `width` columns of B. */
+static int64_t count_tiles(const mmf_kernel *kernel, const mmf_problem *p, int64_t width)
 {
+    return mmf_gpu_tiles(p->n, mmf_problem_gated(p) ? width : 2 * width) *
+           mmf_gpu_tiles(p->m, kernel->tile_m) * mmf_gpu_batches(p);
+}
+
+/* Two units share a way to memory: tiles of more than half of the units take up to twice as long
+ * each, less by as much as they are narrower. On an H200, 80 tiles of 16x10240x8192 took 57 us, 128
+ * narrower ones 42 us. */
+uint32_t mmf_wgmma_width(const mmf_kernel *kernel, const mmf_problem *p, int parts_log)
+{
+    enum { LEAST = 32, STEP = 8 };
+    const mmf_gpu_layout layout = mmf_gpu_instances[kernel->instance].layout;
+    const bool along_k = layout == MMF_GPU_LAYOUT_NT || layout == MMF_GPU_LAYOUT_TT;
+    const int64_t most = kernel->tile_n / 2, at_once = mmf_gpu_units(p->device) >> parts_log;
+    int64_t best = most, least = INT64_MAX;
+    if (!along_k || p->dtype[MMF_C] != MMF_ABSENT || at_once < 1 ||
+        2 * count_tiles(kernel, p, most) <= at_once)
+        return (uint32_t)most; /* along n, a swizzled line has 64 columns */
+    for (int64_t width = most; width >= LEAST; width -= STEP) {
+        const int64_t turns = mmf_gpu_tiles(count_tiles(kernel, p, width), at_once);
+        if (turns * width < least) {
+            least = turns * width;
+            best = width;
+        }
+    }
+    return (uint32_t)best;
+}
+
+/* On an H200, two parts pay up to a quarter as many tiles as units, more of them up to 3/8 of the
+ * units. From there up to half of them, two parts pay where narrower tiles keep all units busy and
+ * k is long: 5120x25600 took 65 us for 82 us, 6144x2048 took 3 % less, 7168x2048 1 % more. */
+int mmf_wgmma_parts_log(const mmf_kernel *kernel, const mmf_problem *p)
+{
+    enum { MIN_STEPS = 4, SOME_STEPS = 24, MANY_STEPS = 64 }; /* of k */
     const int64_t units = mmf_gpu_units(p->device), steps = mmf_gpu_tiles(p->k, kernel->tile_k);
+    const int64_t most = kernel->tile_n / 2, tiles = count_tiles(kernel, p, most);
     int log = 0;
-    if (kernel->tile_m >= MMF_WGMMA_TALL_ROWS)
+    if (kernel->tile_m >= MMF_WGMMA_TALL_ROWS || 2 * tiles > units)
         return 0;
     while (log < MAX_PARTS_LOG && steps >> (log + 1) >= MIN_STEPS &&
            (log ? tiles << (log + 1) <= units * 3 / 8 : tiles <= units / 4))
         log++;
-    const bool all = 2 * tiles <= units && 2 * tiles > units - units / 16;
-    return all && steps >= MANY_STEPS ? 1 : log;
+    if (log)
+        return log;
+    const int64_t width = mmf_wgmma_width(kernel, p, 1);
+    return steps >= (4 * width <= 3 * most ? SOME_STEPS : MANY_STEPS) &&
+           2 * count_tiles(kernel, p, width) >= units - units / 8;
 }
 
 bool mmf_wgmma_shares_b(const mmf_kernel *kernel, const mmf_problem *p)
@@ -62,8 +96,8 @@ static const tile_time times[] = {
     {128, 128, 64, 0.32, 0.35, 0.37, 2.9, 0, 0.9, 4.5},  /* ping-pong */
     {128, 112, 64, 0.31, 0.32, 0.34, 3.2, 0.2, 0.9, 5},  /* ping-pong */
     {128, 128, 64, 0.285, 0.355, 0.355, 3, 0.6, 0.7, 0}, /* cooperative */
-    {64, 128, 64, 0.26, 0.29, 0.29, 2.8, 2.8, 0.7, 0},   /* few rows */
-    {16, 128, 64, 0.20, 0.22, 0.22, 2.75, 2, 0.2, 0},    /* few rows */
+    {64, 128, 64, 0.26, 0.29, 0.29, 2.8, 0.2, 0.7, 0},   /* few rows */
+    {16, 128, 64, 0.20, 0.22, 0.22, 2.75, 0.2, 0.2, 0},  /* few rows */
     {128, 256, 32, 0.57, 0.63, 0.63, 4, 6, 0, 0},        /* tf32 */
     {128, 128, 32, 0.33, 0.39, 0.39, 3, 4, 0, 0},        /* tf32 */
     {128, 64, 32, 0.26, 0.29, 0.29, 1.5, 3, 0, 0},       /* tf32 */
@@ -84,7 +118,7 @@ double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double 
     while (t->tile_m && (t->tile_m != kernel->tile_m || t->tile_n != kernel->tile_n ||
                          t->tile_k != kernel->tile_k || (t->hidden > 0) != pingpong))
         t++;
-    const int log = tiles < units ? mmf_wgmma_parts_log(kernel, p, (int64_t)tiles) : 0;
+    const int log = mmf_wgmma_parts_log(kernel, p);
     const int64_t rows = mmf_gpu_tiles(p->m, kernel->tile_m);
     const bool alone = !log && mmf_wgmma_shares_b(kernel, p) && rows % 2; /* the last row */
     const double all = tiles * (1 << log) * (alone ? (double)(rows + 1) / (double)rows : 1);

@@ -7,8 +7,12 @@
 
 enum { MMF_WGMMA_TALL_ROWS = 128 }; /* of a tile; where it has fewer, B is the tall operand */
 
-/* log2 of the workgroups that share a tile of so many, each a part of k. */
-int mmf_wgmma_parts_log(const mmf_kernel *kernel, const mmf_problem *problem, int64_t tiles);
+/* log2 of the workgroups that share a tile, each a part of k. */
+int mmf_wgmma_parts_log(const mmf_kernel *kernel, const mmf_problem *problem);
+
+/* Columns of B that each warpgroup of a tile of fewer than 128 rows has, where sums go to out by
+ * tensor copies. */
+uint32_t mmf_wgmma_width(const mmf_kernel *kernel, const mmf_problem *problem, int parts_log);
 
 /* Do two workgroups, one above the other, share B, where none has a part of k? */
 bool mmf_wgmma_shares_b(const mmf_kernel *kernel, const mmf_problem *problem);

@@ -13,20 +13,14 @@
  * general one needs the ring's memory, and ends the workgroup.
  *
  * Tiles of fewer rows, for a few rows of A and all of B's memory: tall is B. The workgroups of a
- * cluster share B, too, or each takes a part of k, then each adds up some lines of their sums. A
- * workgroup has one tile. A common epilogue is swapped_epilogue.h, any other one takes the sums
- * from the ring's memory. */
+ * cluster share B, too, or each takes a part of k, then each adds up some lines of their sums. With
+ * a common epilogue (swapped_epilogue.h) a tile has as many columns as fill the GPU best, and
+ * workgroups stay. Any other one takes the sums from the ring's memory, and ends the workgroup. */
 #include "gpu/kernels/common/epilogue_general.h"
 #include "gpu/kernels/common/epilogue_registers.h"
 #include "gpu/kernels/nvidia/swapped_epilogue.h"
 #include "gpu/kernels/nvidia/wgmma.h"
 #include "gpu/kernels/nvidia/wgmma_tile.h"
-
-/* Until all who multiply are here. */
-MMF_DEVICE void meet_consumers()
-{
-    named_barrier<1, CONSUMERS * GROUP>();
-}
 
 typedef products<FLAT, row::operands, TALL_ALONG_K, FLAT_ALONG_K> product;
 
@@ -97,8 +91,12 @@ MMF_DEVICE void put_sums(float alpha, float *lines, int consumer, int thread,
 MMF_DEVICE char *share_matrices(const mmf_gemm_args &args, int consumer, int batch)
 {
     char *const matrices = matrices_of(consumer);
+    const int operand = thread_id() % GROUP;
     meet_group(consumer); /* the last tile's are not needed any more */
-    find_matrices_soon(args, batch, (char **)matrices, thread_id() % GROUP);
+    if (args.batch_ndim)
+        find_matrices_soon(args, batch, (char **)matrices, operand);
+    else if (operand < MMF_GEMM_OPERANDS)
+        ((char **)matrices)[operand] = (char *)args.data[operand];
     meet_group(consumer);
     return matrices;
 }
@@ -115,14 +113,14 @@ MMF_DEVICE void prefetch_bias(const mmf_gemm_args &args, const tile &t)
         prefetch(t.matrix(operand) + t.n0 * size + at);
 }
 
-/* One tile: its sums stay in registers, or go by way of shared memory. */
+/* One tile, whose sums go by way of shared memory. */
 MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
 {
     const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
     float *const lines = (float *)(dynamic_shared + RING);
     const bool general = args.gemm.epilogue == MMF_EPILOGUE_GENERAL;
     const float alpha = general ? (float)args.gemm.alpha : 1;
-    const bool by_copies = SWAPPED && args.out_by_copies, parted = is_parted(args);
+    const bool parted = is_parted(args);
     float sum[SUMS];
     turns turn;
     turn.start(args);
@@ -135,25 +133,9 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
         some.count = t.rows - some.first < share ? t.rows - some.first : share;
     }
     t.matrices = (char **)share_matrices(args.gemm, consumer, batch);
-    swapped_epilogue swapped = {args,
-                                t,
-                                batch,
-                                thread,
-                                consumer,
-                                shared_address(dynamic_shared),
-                                parted ? turn.rank : 0,
-                                args.parts_log,
-                                {},
-                                {},
-                                1};
-    if (by_copies)
-        swapped.start();
-    else
-        prefetch_bias(args.gemm, t);
+    prefetch_bias(args.gemm, t);
     multiply<false>(args, r, turn, consumer, thread, sum);
     meet_consumers(); /* nobody reads the ring any more */
-    if (by_copies)
-        return swapped.finish(sum);
     put_sums(parted ? 1 : alpha, lines, consumer, thread, sum);
     if (parted) {
         meet_consumers();
@@ -164,7 +146,7 @@ MMF_DEVICE void consume_one(const mmf_wgmma_args &args, ring r)
                                                          r.memory, lines);
     }
     meet_consumers();
-    if (ONE_TILE && !general) {
+    if (!IN_PLACES && !general) {
         staged_runs<row, CONSUMERS * GROUP, PITCH>::finish(args.gemm, t, some.first, some.count,
                                                            lines);
         return;
@@ -205,8 +187,41 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
         wait_for_stores();
 }
 
-/* Tiles of 128 rows stay where their epilogue is that of registers; others have one tile. */
-template <bool ByLines> struct consumers {
+/* One tile after the other of fewer than 128 rows, or a part of k of one. Where ptxas sees that all
+ * lanes take the same way around, descriptors stay in uniform registers: a step of k is 5 %
+ * shorter. The place of the tile is found before its products, as nothing hides what it takes after
+ * them. */
+MMF_DEVICE void consume_swapped(const mmf_wgmma_args &args, ring r)
+{
+    const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
+    turns turn;
+    turn.start(args);
+    MMF_ROLLED
+    for (; uniform(turn.at < turn.end); turn.at += turn.step) {
+        float sum[SUMS];
+        tile t = turn.take(args);
+        asm volatile("" : "+l"(t.m0), "+l"(t.n0), "+r"(t.rows), "+r"(t.cols));
+        const int batch = (int)t.batch;
+        t.matrices = (char **)share_matrices(args.gemm, consumer, batch);
+        swapped_epilogue swapped = {args,
+                                    t,
+                                    batch,
+                                    thread,
+                                    consumer,
+                                    shared_address(dynamic_shared),
+                                    is_parted(args) ? turn.rank : 0,
+                                    args.parts_log,
+                                    {},
+                                    1};
+        swapped.start();
+        multiply<false>(args, r, turn, consumer, thread, sum);
+        if (is_parted(args))
+            meet_consumers(); /* nobody reads the ring any more */
+        swapped.finish(sum);
+    }
+}
+
+template <bool InPlaces> struct consumers {
     enum { GIVERS = 0 };
     static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
     {
@@ -217,15 +232,18 @@ template <bool ByLines> struct consumers {
     }
 };
 
-template <> struct consumers<true> {
+template <> struct consumers<false> {
     enum { GIVERS = 0 };
     static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
     {
-        consume_one(args, r);
+        if (SWAPPED && args.out_by_copies)
+            consume_swapped(args, r);
+        else
+            consume_one(args, r);
     }
 };
 
 MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
-    run_workgroup<consumers<ONE_TILE>, CONSUMERS>(args);
+    run_workgroup<consumers<IN_PLACES>, CONSUMERS>(args);
 }

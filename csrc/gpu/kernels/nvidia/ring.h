@@ -33,10 +33,16 @@ MMF_DEVICE bool is_elected()
     return elected;
 }
 
-/* The number of this thread's warp, which ptxas takes for uniform. */
+/* A number that all threads of the warp have, which ptxas takes for uniform. */
+MMF_DEVICE int uniform(int number)
+{
+    return __nvvm_shfl_sync_idx_i32(~0u, number, 0, 31);
+}
+
+/* The number of this thread's warp. */
 MMF_DEVICE int warp_id()
 {
-    return __nvvm_shfl_sync_idx_i32(~0u, thread_id() / 32, 0, 31);
+    return uniform(thread_id() / 32);
 }
 
 MMF_DEVICE void meet_warp()

@@ -18,13 +18,15 @@ enum {
     LINES = MMF_WGMMA_STORED_ROWS,
     RUNS = SUMS / 4,     /* of 16 bytes that a thread has */
     RUN_BYTES = 16 * 32, /* of a warp */
+    /* Lines on their way to out, and z of the up columns. */
+    FINISHED = CONSUMERS * MMF_WGMMA_STORE_BYTES + RUNS * RUN_BYTES * 4,
 };
 static_assert(!SWAPPED || (RUNS & (RUNS - 1)) == 0, "parts of k have as many runs each");
 static_assert(!SWAPPED || RUNS * RUN_BYTES * WARPS <= RING - MMF_WGMMA_STORES,
               "the sums of other parts of k fit where stores are");
-static_assert(!SWAPPED || RUNS * RUN_BYTES * WARPS + CONSUMERS * MMF_WGMMA_STORE_BYTES <=
-                              STAGES * STAGE_BYTES,
-              "those that are sent, and lines on their way to out, where stages were");
+static_assert(!SWAPPED || FINISHED <= RING - MMF_WGMMA_STORES, "of whole sums, there");
+static_assert(!SWAPPED || RUNS * RUN_BYTES * WARPS + FINISHED <= STAGES * STAGE_BYTES,
+              "else behind those that are sent, where stages were");
 static_assert(2 * STAGES * 8 <= MMF_WGMMA_SHARED_BARRIER - MMF_WGMMA_BARRIERS, "above the ring's");
 
 /* Bytes of shared memory of this workgroup to another one of the cluster. */
@@ -53,6 +55,14 @@ MMF_DEVICE mmf_float4 get(unsigned address)
     return four;
 }
 
+/* Two 8 x 8 matrices, a column of each to the address of one of the first 16 lanes. */
+MMF_DEVICE void store_two_transposed(unsigned address, unsigned first, unsigned second)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address),
+                 "r"(first), "r"(second)
+                 : "memory");
+}
+
 /* Four 8 x 8 matrices, a column of each to the address of one of the 32 lanes. */
 MMF_DEVICE void store_transposed(unsigned address, const unsigned bits[4])
 {
@@ -68,12 +78,13 @@ struct swapped_epilogue {
     int batch, thread, consumer;
     unsigned shared, rank, log; /* the address of shared memory; of the cluster */
     unsigned loaded[2];         /* the bias of two columns */
-    float bias[2], alpha;
+    float alpha;
 
-    template <class Type> __attribute__((device, always_inline)) void load_bias()
+    template <class Type> __attribute__((device, always_inline)) void load_bias(int operand)
     {
-        const int col = consumer * 64 + thread / 32 * 16 + thread % 32 / 4;
-        const Type *const at = (const Type *)t.matrix(MMF_GEMM_BIAS) + t.n0 + col;
+        const int first = args.gemm.gated ? 0 : consumer * half_of(args);
+        const int col = first + thread / 32 * 16 + thread % 32 / 4;
+        const Type *const at = (const Type *)t.matrix(operand) + t.n0 + col;
         MMF_UNROLL
         for (int half = 0; half < 2; half++)
             if (col + 8 * half < t.cols)
@@ -83,11 +94,13 @@ struct swapped_epilogue {
     /* Before the main loop, which hides what the loads take. */
     __attribute__((device, always_inline)) void start()
     {
+        const int operand = MMF_GEMM_BIAS + (args.gemm.gated ? consumer : 0);
+        alpha = (float)args.gemm.alpha;
         loaded[0] = loaded[1] = 0;
-        if (args.gemm.dtype[MMF_GEMM_BIAS] == MMF_GEMM_FLOAT32)
-            load_bias<unsigned>();
-        else if (args.gemm.dtype[MMF_GEMM_BIAS] != MMF_GEMM_ABSENT)
-            load_bias<unsigned short>();
+        if (args.gemm.dtype[operand] == MMF_GEMM_FLOAT32)
+            load_bias<unsigned>(operand);
+        else if (args.gemm.dtype[operand] != MMF_GEMM_ABSENT)
+            load_bias<unsigned short>(operand);
     }
 
     __attribute__((device, always_inline)) unsigned shared_barrier() const
@@ -130,74 +143,109 @@ struct swapped_epilogue {
         }
     }
 
-    template <int Id> __attribute__((device, always_inline)) void activate(float *sum) const
+    /* z of the sums. */
+    __attribute__((device, always_inline)) void scale(float (&sum)[SUMS]) const
     {
-        mmf_float2 z[4];
+        const float bias[2] = {loaded_bias<row::operands>(args.gemm, loaded[0]),
+                               loaded_bias<row::operands>(args.gemm, loaded[1])};
         MMF_UNROLL
-        for (int p = 0; p < 4; p++)
-            z[p] = (mmf_float2){fused(sum[2 * p], alpha, bias[p % 2]),
-                                fused(sum[2 * p + 1], alpha, bias[p % 2])};
-        activated<Id, 4>::run(z, z);
+        for (int i = 0; i < SUMS; i++)
+            sum[i] = fused(sum[i], alpha, bias[i / 2 % 2]);
+    }
+
+    /* Of eight rows: z of the gate's columns, or of all, becomes what is stored. */
+    template <int Id>
+    __attribute__((device, always_inline)) void activate(float *of_gate, const mmf_float4 *up) const
+    {
+        mmf_float2 z[4], of_up[4];
         MMF_UNROLL
         for (int p = 0; p < 4; p++) {
-            sum[2 * p] = z[p].x;
-            sum[2 * p + 1] = z[p].y;
+            z[p] = (mmf_float2){of_gate[2 * p], of_gate[2 * p + 1]};
+            of_up[p] = (mmf_float2){up[p / 2][p % 2 * 2], up[p / 2][p % 2 * 2 + 1]};
+        }
+        activated<Id, 4>::run(z, of_up);
+        MMF_UNROLL
+        for (int p = 0; p < 4; p++) {
+            of_gate[2 * p] = z[p].x;
+            of_gate[2 * p + 1] = z[p].y;
         }
     }
 
+    /* From z, of which that of the up columns lies at `ups`, to lines in a buffer. */
     template <int Id>
-    __attribute__((device, always_inline)) void finish_as(float (&sum)[SUMS], unsigned lines,
-                                                          unsigned buffer) const
+    __attribute__((device, always_inline)) void finish_as(float (&z)[SUMS], unsigned lines,
+                                                          unsigned buffer, unsigned ups) const
     {
-        const unsigned lane = thread % 32, chunk = thread / 32 * 2 + lane / 8 % 2;
-        const unsigned line = lane / 16 * 8 + lane % 8;
+        const unsigned lane = thread % 32, first = warp_id() % 4 * 2, width = half_of(args);
+        const bool both = 8 * (first + 2) <= width;
+        const unsigned chunk = both ? first + lane / 8 % 2 : first;
+        const unsigned line = both ? lane / 16 * 8 + lane % 8 : lane % 16;
+        const unsigned turn = width == 64 ? line & 7 : 0; /* swizzled */
         MMF_ROLLED
-        for (unsigned m = 0; m < lines; m += 16) {
+        for (unsigned m = 0; m < lines; m += 16, ups += 2 * GROUP * 16) {
             unsigned bits[4];
-            activate<Id>(sum);
+            mmf_float4 up[2] = {};
+            if (activation<Id>::gated) {
+                up[0] = get(ups);
+                up[1] = get(ups + GROUP * 16);
+            }
+            activate<Id>(z, up);
             MMF_UNROLL
             for (int i = 0; i < 4; i++)
-                bits[i] = pack_pair<row::operands>((mmf_float2){sum[2 * i], sum[2 * i + 1]});
-            store_transposed(buffer + (m + line) * 128 + ((chunk ^ (line & 7)) << 4), bits);
+                bits[i] = pack_pair<row::operands>((mmf_float2){z[2 * i], z[2 * i + 1]});
+            const unsigned to = buffer + (m + line) * 2 * width + ((chunk ^ turn) << 4);
+            if (both)
+                store_transposed(to, bits);
+            else if (8 * first < width)
+                store_two_transposed(to, bits[0], bits[2]);
             MMF_UNROLL
             for (int i = 8; i < SUMS; i++)
-                sum[i - 8] = sum[i];
+                z[i - 8] = z[i];
         }
     }
 
-    /* Once both consumers have all products: sums that are sent, and lines on their way to out, lie
-     * where stages were. */
+    /* Once both consumers have all products, if k is in parts: these use the ring's memory. Sums of
+     * up columns go to the other consumer. */
     __attribute__((device, always_inline)) void finish(float (&sum)[SUMS])
     {
         const unsigned lines = FLAT >> log;
         const int warp_of_group = warp_id() % 4;
-        const unsigned buffer =
-            shared + RING + RUNS * RUN_BYTES * WARPS + consumer * MMF_WGMMA_STORE_BYTES;
+        const unsigned memory = shared + (log ? RING + RUNS * RUN_BYTES * WARPS : MMF_WGMMA_STORES);
+        const unsigned buffer = memory + consumer * MMF_WGMMA_STORE_BYTES;
+        const unsigned ups = memory + CONSUMERS * MMF_WGMMA_STORE_BYTES + thread * 16;
         if (log)
             share(sum);
-        alpha = (float)args.gemm.alpha;
-        MMF_UNROLL
-        for (int half = 0; half < 2; half++)
-            bias[half] = loaded_bias<row::operands>(args.gemm, loaded[half]);
+        scale(sum);
+        if (args.gemm.gated && consumer) {
+            MMF_UNROLL
+            for (int i = 0; i < RUNS; i++)
+                put(ups + i * GROUP * 16, sum + 4 * i);
+            meet_consumers(); /* given */
+            meet_consumers(); /* read */
+            return;
+        }
+        if (args.gemm.gated)
+            meet_consumers();
         switch (args.gemm.activation) {
 #define MMF_HOT(id)                                                                                \
     case ACT_##id:                                                                                 \
-        if (!activation<ACT_##id>::gated)                                                          \
-            finish_as<ACT_##id>(sum, lines, buffer);                                               \
+        finish_as<ACT_##id>(sum, lines, buffer, ups);                                              \
         break;
 #include "problem/activations.def"
         }
+        if (args.gemm.gated)
+            meet_consumers();
         publish_to_copies();
         meet_group(consumer);
-        if (!is_elected() || consumer * 64 >= t.cols)
-            return;
-        const int first = (int)(rank * lines);
+        const int width = half_of(args), first = (int)(rank * lines);
+        const int left = consumer * width < t.cols ? t.rows - first : 0;
         MMF_ROLLED
-        for (int line = warp_of_group * LINES; line < (int)lines && first + line < t.rows;
-             line += 4 * LINES)
-            store_box(args.out, buffer + line * 128, (int)t.n0 + consumer * 64,
-                      (int)t.m0 + first + line, batch);
-        wait_for_stores();
+        for (int line = warp_of_group * LINES; line < (int)lines; line += 4 * LINES)
+            if (line < left && is_elected())
+                store_box(args.out, buffer + line * 2 * width, (int)t.n0 + consumer * width,
+                          (int)t.m0 + first + line, batch);
+        if (is_elected())
+            wait_for_stores();
     }
 };
 

@@ -20,6 +20,7 @@ typedef struct mmf_wgmma_args {
     mmf_tensor_map a, b, b_up, out;
     unsigned cluster_log, parts_log;
     unsigned group_rows; /* of clusters, down which tiles run */
+    unsigned width;      /* columns of B that each warpgroup has, of tiles of fewer than 128 rows */
     unsigned char a_batched, b_batched, b_up_batched;
     unsigned char out_by_copies; /* of tiles of fewer than 128 rows: swapped_epilogue.h */
 } mmf_wgmma_args;

@@ -17,7 +17,7 @@ enum {
     SWAPPED = row::tile_m < TALL_ROWS,
     FLAT = SWAPPED ? row::tile_m : row::tile_n,
     ROUNDED = row::operands == MMF_GEMM_FLOAT32, /* to 11 bits */
-    ONE_TILE = SWAPPED | ROUNDED,                /* of a workgroup */
+    IN_PLACES = !SWAPPED && !ROUNDED,            /* tiles of a workgroup that stays: place_of() */
     LINE = row::tile_k,                          /* elements */
     STEPS = MMF_WGMMA_LINE / 32,                 /* of k that an instruction takes, in a line */
     STAGES = MMF_WGMMA_STAGES(row::tile_m, row::tile_n),
@@ -56,7 +56,7 @@ extern MMF_DYNAMIC_SHARED char dynamic_shared[];
 struct place {
     int m0, n0, batch, unused;
 };
-static_assert(ONE_TILE || STAGES + 2 <= MMF_WGMMA_PLACE_COUNT, "above");
+static_assert(!IN_PLACES || STAGES + 2 <= MMF_WGMMA_PLACE_COUNT, "above");
 static_assert(CONSUMERS * TILE_BYTES <= MMF_WGMMA_PLACES - MMF_WGMMA_MATRICES, "wgmma_args.h");
 static_assert(sizeof(place) == MMF_WGMMA_PLACE_BYTES, "wgmma_args.h");
 
@@ -110,16 +110,29 @@ MMF_DEVICE bool is_parted(const mmf_wgmma_args &args)
     return SWAPPED && args.parts_log;
 }
 
+/* Does a workgroup take one tile after the other? Else it has one. */
+MMF_DEVICE bool takes_turns(const mmf_wgmma_args &args)
+{
+    return SWAPPED ? args.out_by_copies && !args.parts_log
+                   : IN_PLACES && args.gemm.epilogue != MMF_EPILOGUE_GENERAL;
+}
+
 /* Workgroups that read a stage: those that a workgroup loads its columns of B for. */
 MMF_DEVICE int readers_of(const mmf_wgmma_args &args)
 {
     return is_parted(args) ? 1 : 1 << args.cluster_log;
 }
 
+/* Columns of B that are loaded at once. */
+MMF_DEVICE int half_of(const mmf_wgmma_args &args)
+{
+    return (SWAPPED & B_ALONG_K) != 0 ? (int)args.width : (int)HALF_N;
+}
+
 /* Columns of out of a tile. */
 MMF_DEVICE int columns_of(const mmf_wgmma_args &args)
 {
-    return TAKES_GATES && args.gemm.gated ? (int)HALF_N : (int)row::tile_n;
+    return TAKES_GATES && args.gemm.gated ? half_of(args) : 2 * half_of(args);
 }
 
 /* The tile whose first element is [m0, n0], and whose matrices are, or will be, at `matrices`. */
@@ -153,7 +166,7 @@ struct turns {
         if (args.gemm.batch_ndim)
             end *= args.gemm.batch_shape[0];
         at = (args.gemm.first_tile + workgroup_id()) >> log;
-        step = ONE_TILE || args.gemm.epilogue == MMF_EPILOGUE_GENERAL ? end : workgroups >> log;
+        step = takes_turns(args) ? workgroups >> log : end;
         k_begin = 0;
         k_end = (int)args.gemm.k;
         if (is_parted(args)) {
@@ -209,6 +222,7 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t)
 {
     r.parity = 1; /* all stages are empty */
     const bool gated = TAKES_GATES && args.gemm.gated;
+    const unsigned bytes = STAGE_BYTES - 2 * (HALF_N - half_of(args)) * MMF_WGMMA_LINE;
     MMF_ROLLED
     for (int i = 0;;) {
         const int m = (int)t.m0, n = (int)t.n0, batch = (int)t.batch;
@@ -221,9 +235,9 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t)
             const unsigned a = SWAPPED ? r.flat() : r.tall(), b = SWAPPED ? r.tall() : r.flat();
             wait_for(r.empty + 8 * r.stage, r.parity);
             if (is_elected()) {
-                if (!ONE_TILE && k == turn.k_begin)
+                if (IN_PLACES && k == turn.k_begin)
                     place_of(i) = {m, n, batch, 0};
-                expect_bytes(full, STAGE_BYTES);
+                expect_bytes(full, bytes);
                 if (A_ALONG_K) {
                     load_box(a, args.a, full, k, m, a_batch);
                 } else {
@@ -235,7 +249,7 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t)
                     load_half(args, args.b, b, full, n, k, b_batch);
                 if (both || turn.rank == 1)
                     load_half(args, gated ? args.b_up : args.b, b + HALF_BYTES, full,
-                              gated ? n : n + HALF_N, k, up_batch);
+                              gated ? n : n + half_of(args), k, up_batch);
             }
             r.advance();
         }
@@ -303,6 +317,12 @@ template <class Consumers, int Readers> MMF_DEVICE void run_workgroup(const mmf_
         Consumers::run(args, r);
     }
     cluster_barrier(); /* a workgroup that is gone cannot be written to or read */
+}
+
+/* Until all who multiply are here. */
+MMF_DEVICE void meet_consumers()
+{
+    named_barrier<1, CONSUMERS * GROUP>();
 }
 
 /* The matrices of a consumer's tile. */
