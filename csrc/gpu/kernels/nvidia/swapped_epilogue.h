@@ -216,17 +216,15 @@ struct swapped_epilogue {
         if (log)
             share(sum);
         scale(sum);
-        if (args.gemm.gated && consumer) {
+        const bool gives = args.gemm.gated && consumer;
+        if (gives) {
             MMF_UNROLL
             for (int i = 0; i < RUNS; i++)
                 put(ups + i * GROUP * 16, sum + 4 * i);
-            meet_consumers(); /* given */
-            meet_consumers(); /* read */
-            return;
         }
         if (args.gemm.gated)
-            meet_consumers();
-        switch (args.gemm.activation) {
+            meet_consumers(); /* given */
+        switch (gives ? -1 : args.gemm.activation) {
 #define MMF_HOT(id)                                                                                \
     case ACT_##id:                                                                                 \
         finish_as<ACT_##id>(sum, lines, buffer, ups);                                              \
@@ -234,11 +232,11 @@ struct swapped_epilogue {
 #include "problem/activations.def"
         }
         if (args.gemm.gated)
-            meet_consumers();
+            meet_consumers(); /* taken */
         publish_to_copies();
         meet_group(consumer);
         const int width = half_of(args), first = (int)(rank * lines);
-        const int left = consumer * width < t.cols ? t.rows - first : 0;
+        const int left = !gives && consumer * width < t.cols ? t.rows - first : 0;
         MMF_ROLLED
         for (int line = warp_of_group * LINES; line < (int)lines; line += 4 * LINES)
             if (line < left && is_elected())
