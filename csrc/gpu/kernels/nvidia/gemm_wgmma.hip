@@ -179,7 +179,8 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
             args, t, {}, {}, 1, thread, consumer * 64, stores, biases};
         epilogue.start();
         multiply<true>(args, r, turn, consumer, thread, sum[0]);
-        epilogue.share_bias(); /* products of a warpgroup end together: the last bias was read */
+        meet_group(consumer); /* the last bias was read */
+        epilogue.share_bias();
         meet_group(consumer);
         epilogue.finish(sum, at.batch);
     }
