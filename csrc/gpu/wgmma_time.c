@@ -2,6 +2,7 @@
 #include "gpu/wgmma_time.h"
 
 #include "gpu/describe.h"
+#include "gpu/epilogue_form.h"
 #include "gpu/kernels/common/deal.h"
 #include "gpu/kernels/nvidia/wgmma_args.h"
 #include "gpu/nvidia_tiles.h"
@@ -16,9 +17,9 @@ static int64_t count_tiles(const mmf_kernel *kernel, const mmf_problem *p, int64
            mmf_gpu_tiles(p->m, kernel->tile_m) * mmf_gpu_batches(p);
 }
 
-/* Two units share a way to memory: tiles of more than half of the units take up to twice as long
- * each, less by as much as they are narrower. On an H200, 80 tiles of 16x10240x8192 took 57 us, 128
- * narrower ones 42 us. */
+/* Where more than half of the units have a tile, each takes up to twice as long, as if two units
+ * shared a way to memory; less by as much as tiles are narrower. On an H200, 80 tiles of
+ * 16x10240x8192 took 57 us, 128 narrower ones 42 us. */
 uint32_t mmf_wgmma_width(const mmf_kernel *kernel, const mmf_problem *p, int parts_log)
 {
     enum { LEAST = 32, STEP = 8 };
@@ -26,8 +27,9 @@ uint32_t mmf_wgmma_width(const mmf_kernel *kernel, const mmf_problem *p, int par
     const bool along_k = layout == MMF_GPU_LAYOUT_NT || layout == MMF_GPU_LAYOUT_TT;
     const int64_t most = kernel->tile_n / 2, at_once = mmf_gpu_units(p->device) >> parts_log;
     int64_t best = most, least = INT64_MAX;
-    if (!along_k || p->dtype[MMF_C] != MMF_ABSENT || at_once < 1 ||
-        2 * count_tiles(kernel, p, most) <= at_once)
+    const bool by_copies =
+        p->dtype[MMF_C] == MMF_ABSENT && mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_REGISTERS;
+    if (!along_k || !by_copies || at_once < 1 || 2 * count_tiles(kernel, p, most) <= at_once)
         return (uint32_t)most; /* along n, a swizzled line has 64 columns */
     for (int64_t width = most; width >= LEAST; width -= STEP) {
         const int64_t turns = mmf_gpu_tiles(count_tiles(kernel, p, width), at_once);
