@@ -1,7 +1,6 @@
 /* The epilogue in registers on sums whose 64 rows of a matrix instruction are columns of out: a
  * thread has pairs of neighbouring rows in two columns of every eight rows. What it implements is
- * what common/epilogue_registers.h does without gates, C and a bias per row; gpu/gemm_wgmma.c says
- * when.
+ * what common/epilogue_registers.h does without C and a bias per row; gpu/gemm_wgmma.c says when.
  * Path of a call: the last step of a tile of gemm_wgmma with fewer than 128 rows, from the sums to
  * global memory by way of swizzled lines in shared memory. Workgroups that have the products of a
  * part of k each first give each other the sums of the rows that each finishes. */

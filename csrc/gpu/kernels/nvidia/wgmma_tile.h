@@ -24,7 +24,7 @@ enum {
     STAGE_BYTES = MMF_WGMMA_STAGE_BYTES(row::tile_m, row::tile_n),
     RING = MMF_WGMMA_RING(row::tile_n), /* where the stages are */
     TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
-    HALF_N = row::tile_n / 2, /* columns of B that are loaded at once; gated: of a stream */
+    HALF_N = row::tile_n / 2, /* most columns of B that are loaded at once; gated: of a stream */
     HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
     TAKES_GATES = row::tile_n != 192 && row::tile_n != 112, /* of gemm_wgmma_pingpong alone */
     BOX_BYTES = 64 * MMF_WGMMA_LINE,                        /* 64 rows */
