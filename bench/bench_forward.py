@@ -14,10 +14,12 @@ Arms, in one interleaved run, on the same weights and input, without gradients:
 
 --always adds both of ours with when="always". Before anything is timed, each arm's RMS error against the layer in
 float64 is compared with eager's; an arm above 1.10 of it is named and not timed. A sample is several forwards and one
-wait for the device, so what the host does counts; --graphs replays CUDA graphs instead. Each sample starts when the
-threads of the arm before rest. Shown are medians of the rounds, and medians and quartiles of the ratio within a round:
-above 1.03 of what it replaces is an arm that should have been left. Decisions are made anew in every run, in a tune
-store of its own, unless MATMUL_FUSED_CACHE_DIR names one. A case that does not start within --limit is named, not run.
+wait for the device, so what the host does counts; --graphs replays CUDA graphs instead. On a CPU each sample starts
+when the threads of the arm before rest; on a GPU samples are short and many, since the speed of a host that launches
+kernels changes while one looks on. Shown are medians of the rounds, and medians and quartiles of the ratio within a
+round: above 1.03 of what it replaces is an arm that should have been left. Decisions are made anew in every run, in a
+tune store of its own, unless MATMUL_FUSED_CACHE_DIR names one. A case that does not start within --limit is named, not
+run.
 """
 
 from __future__ import annotations
@@ -54,6 +56,11 @@ from matmul_fused.torch import measure as decisions
 
 ALLOWED_ERROR, ALLOWED_TIME = 1.10, 1.03
 LIMITS = {"cpu": 420.0, "cuda": 160.0}  # seconds, in which cases are begun
+ROUNDS = {"cpu": 21, "cuda": 121}
+SAMPLES: dict[str, dict[str, Any]] = {
+    "cpu": {"sample_seconds": 0.02, "between": settle},
+    "cuda": {"sample_seconds": 0.004, "synchronise": torch.cuda.synchronize},
+}
 COMPILERS, COMPILING = 8, 150.0  # processes at most that compile first, and seconds in which they do
 LEAST_ELEMENTS, MOST_DRAWS = 1 << 14, 64  # of the error's RMS: of a few elements it is luck
 REPLACES = {"patched": "eager", "backend": "torch.compile"}
@@ -153,16 +160,13 @@ def run(work: Workload, options: argparse.Namespace) -> dict[str, Any]:
             calls[name] = _captured(call) if options.graphs else call
         except RuntimeError as error:
             skipped[name] = f"no capture: {str(error).splitlines()[0]}"
-    limits: dict[str, Any] = {"rounds": 3, "sample_seconds": 0.0, "warm_up_seconds": 0.0}
-    if not options.quick:
-        limits = {
-            "rounds": options.rounds,
-            "sample_seconds": 0.02,
-            "budget_seconds": options.seconds,
-            "between": settle,
-        }
-    if work.device == "cuda":
-        limits["synchronise"] = torch.cuda.synchronize
+    limits = {
+        **SAMPLES[work.device],
+        "rounds": options.rounds or ROUNDS[work.device],
+        "budget_seconds": options.seconds,
+    }
+    if options.quick:
+        limits |= {"rounds": 3, "sample_seconds": 0.0, "warm_up_seconds": 0.0}
     timings = measure({name: [call] for name, call in calls.items()}, **limits)
     return {
         "case": work.case.name,
@@ -283,7 +287,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression for the names of --list")
     parser.add_argument("--limit", metavar="S", type=float, help="seconds in which cases are begun (420, on a GPU 160)")
-    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--rounds", type=int, help="21, on a GPU 121")
     parser.add_argument(
         "--seconds", type=float, default=4.0, help="of a case's rounds, of which five are made at least"
     )

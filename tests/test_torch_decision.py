@@ -117,7 +117,7 @@ def test_saved_tensor_hooks_see_no_timing():
 def test_between_calls_of_torch(monkeypatch, threads, slowed, fused):
     """In eager code ours pays for what theirs takes longer around it; with one thread there is nobody to wait for."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(measure, "_other_operators", lambda: lambda: None)  # the clock would not see them
+    monkeypatch.setattr(measure, "_other_operators", lambda device: lambda: None)  # the clock would not see them
     clock, last = Clock(), []
 
     def call(name, seconds):
@@ -133,22 +133,33 @@ def test_between_calls_of_torch(monkeypatch, threads, slowed, fused):
         assert (made.ours, made.theirs) == (pytest.approx(1e-5), pytest.approx(2e-5))
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 @pytest.mark.parametrize(("seconds", "fused"), [(1e-5, False), (0.002, True)])
-def test_between_other_operators(monkeypatch, seconds, fused):
+def test_between_other_operators(monkeypatch, seconds, fused, device):
     """In eager code a short form starts with the caches full of others' code; a long one does not notice."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    clock, last = Clock(), ["theirs"]
+    on_gpu = device != "cpu"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8 if on_gpu else 1)
+    monkeypatch.setattr(measure, "_wait_for", lambda device: lambda: None)
+    monkeypatch.setattr(measure.store, "enabled", lambda: False)
+    clock, last, asked = Clock(), ["theirs"], []
+    clock.now = -1.0 if on_gpu else 0.0
 
     def call(name, seconds, cold):
         def run():
+            clock.now = max(clock.now, 0.0)  # the first call on a GPU takes a second
             clock.now += cold if last[-1] == "others" else seconds
             last.append(name)
 
         return run
 
-    monkeypatch.setattr(measure, "_other_operators", lambda: call("others", 1e-4, 1e-4))
+    def others(device):
+        asked.append(str(device))
+        return call("others", 1e-4, 1e-4)
+
+    monkeypatch.setattr(measure, "_other_operators", others)
     ours, theirs = call("ours", seconds, 3 * seconds), call("theirs", 2 * seconds, 2 * seconds)
-    made = measure.decide("site", ours, theirs, clock=clock, eager=True)
+    made = measure.decide("site", ours, theirs, device=device, clock=clock, eager=True)
+    assert asked == ([] if fused else [device])
     assert made.fused is fused
     assert (made.ours, made.theirs) == (pytest.approx(seconds * (1 if fused else 3)), pytest.approx(2 * seconds))
     assert ("others" in last) is not fused
@@ -162,7 +173,7 @@ def test_other_operators_are_torchs():
             calls.append(function)
             return function(*args, **(kwargs or {}))
 
-    run = measure._other_operators()
+    run = measure._other_operators(torch.device("cpu"))
     with Seen():
         run()
     assert len(set(calls)) > 8

@@ -38,12 +38,15 @@ class Called(nn.Module):
 FORMS = {"linear": lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()), "gate/up": Gated, "new forward": Called}
 
 
-@pytest.fixture(params=[True, False], ids=["fused", "left"])
+@pytest.fixture(params=["fused", "fused, as on a GPU", "left"])
 def decided(request, monkeypatch, tmp_path):
     """What every measurement decides, and the questions that were asked: takes_ours, or takes_new."""
     own_store(tmp_path, monkeypatch)
     measure.forget()
-    times = (0.001, 0.002) if request.param else (0.002, 0.001)
+    fused = request.param != "left"
+    times = (0.001, 0.002) if fused else (0.002, 0.001)
+    if "GPU" in request.param:
+        monkeypatch.setattr(torch.Tensor, "is_cpu", False, raising=False)
     monkeypatch.setattr(measure, "_race", lambda *_: times)
     asked = []
 
@@ -56,7 +59,7 @@ def decided(request, monkeypatch, tmp_path):
 
     monkeypatch.setattr(Choice, "takes_ours", counted(Choice.takes_ours))
     monkeypatch.setattr(Choice, "takes_new", counted(Choice.takes_new))
-    yield request.param, asked
+    yield fused, asked
     measure.forget()
 
 
@@ -125,6 +128,13 @@ def dual(model):
         return forward_ad.unpack_dual(model(forward_ad.make_dual(X, X))).tangent
 
 
+def by_parameters(model):
+    """Weights are a transform's, x is none of it."""
+    call = torch.func.functional_call
+    found = torch.func.grad(lambda weights: call(model, weights, (X,)).sum())(dict(model.named_parameters()))
+    return list(found.values())
+
+
 class Tensor(torch.Tensor):
     pass
 
@@ -135,6 +145,7 @@ OTHERS = {
     "jacrev": lambda model: torch.func.jacrev(model)(X),
     "jvp": lambda model: torch.func.jvp(model, (X,), (X,))[1],
     "dual": dual,
+    "parameters": by_parameters,
     "subclass": lambda model: model(X.as_subclass(Tensor)),
     "nested": lambda model: model(torch.nested.nested_tensor([X, X[:3]])).unbind()[1],
     "jagged": lambda model: model(torch.nested.nested_tensor([X, X[:3]], layout=torch.jagged)).values(),
@@ -158,8 +169,8 @@ def test_what_ours_does_not_take(pair, call, grad):
 
     made, twin = pair
     for settled in (False, True):
-        with torch.no_grad():
-            if settled:
+        for recording in (False, True) if settled else ():
+            with torch.set_grad_enabled(recording):
                 twin(X)
         with torch.set_grad_enabled(grad):
             torch.testing.assert_close(result(twin), result(made))

@@ -5,6 +5,7 @@
 #include "binding/docstrings.h"
 #include "binding/gpu_info.h"
 #include "binding/libraries/numpy.h"
+#include "binding/libraries/torch.h"
 #include "binding/packed.h"
 #include "binding/report.h"
 #include "binding/state.h"
@@ -39,6 +40,8 @@ static PyMethodDef methods[] = {
      "Replace the measured choices; returns how many are used."},
     {"_linear", FAST(mmf_linear), METH_FASTCALL | METH_KEYWORDS,
      "matmul_fused of torch tensors with B (N, K); NotImplemented: a call that is not for it."},
+    {"_torch_case", mmf_torch_case, METH_O,
+     "Device, dtype, shape and recording of a torch tensor as bytes; None: it has no plain memory."},
     {"_unpickle_packed", FAST(mmf_unpickle_packed), METH_FASTCALL,
      "What a pickled PackedMatrix calls."},
     {0},

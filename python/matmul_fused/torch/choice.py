@@ -14,18 +14,24 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn import functional as torchs
 
+from matmul_fused import _core
+
 from . import functional, measure
 from .modules import FusedLinear, Packed, gate_times_up, own
 
 # Looked up once: each of them is a part of every call.
 _tracing = torch.compiler.is_dynamo_compiling
+_case_of = _core._torch_case
 _recording = torch.is_grad_enabled
 _autocasting = torch._C._is_any_autocast_enabled
+_modes = torch._C._len_torch_dispatch_stack
 _scripting = torch._C._is_tracing  # torch.jit.trace, which keeps what runs outside of torch as a constant
 _transforms = torch._C._functorch.peek_interpreter_stack
 
 _STRIDED = torch.strided
 _AXES = 8  # that ours takes
+_SETTLED = 64  # cases that a site is not asked about again
+NEW_FORWARD = "new forward"  # the form of a site that needs one
 
 _Tensors = tuple[Any, ...]  # weights and biases; None where there is no bias
 Form = Callable[[], object]
@@ -71,31 +77,26 @@ class Choice:
         self.act = act  # the module that was there, which the model no longer has
         self.decisions: dict[Case, measure.Decision] = {}
         self.skipped = ""  # why a call was not measured
-        self._last: tuple[torch.Size, torch.dtype, torch.device, bool, bool, bool] | None = None  # see settled()
+        self._settled: dict[bytes | None, bool] = {}  # see settled()
         self.ours_in_traces = True  # no shapes are asked for there: ours, unless it lost wherever it was measured
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Choice, (self.form, self.spelled, self.act)
 
     def settled(self, x: Any) -> bool | None:
-        """The decision for x, if the last one was for such an x, recorded or not as well; None: it has to be asked for.
+        """The decision for x, if one was made for such an x, recorded or not as well; None: it has to be asked for.
 
-        What a site costs that is left alone: in a layer of 64 columns the whole question took a tenth of its time.
+        What a site costs that is left alone. In a model other operators run between two calls of a site, and code that
+        is out of the caches takes a microsecond a line: so it is short.
         """
-        if _tracing() or self._last is None or type(x) is not torch.Tensor or _autocasting():
+        if _tracing() or type(x) is not torch.Tensor or _autocasting() or _scripting():
             return None
-        if _scripting():  # sizes are tensors there
-            return None
-        shape, dtype, device, recording, needs, fused = self._last
-        try:
-            if x.shape != shape or x.dtype is not dtype or x.device != device or _recording() is not recording:
+        fused = self._settled.get(_case_of(x))
+        if fused:
+            if _modes() or forward_ad._current_level >= 0:
                 return None
-            if recording and x.requires_grad is not needs:
+            if (x.is_cpu or self.form == NEW_FORWARD) and _transforms() is not None:  # else straight() asks
                 return None
-        except RuntimeError:  # a nested tensor has no shape
-            return None
-        if fused and (x.layout is not _STRIDED or _transforms() is not None or forward_ad._current_level >= 0):
-            return None
         return fused
 
     def takes_ours(self, x: Any, tensors: _Tensors, forms: Forms) -> bool:
@@ -167,15 +168,18 @@ class Choice:
             key = measure.site_key(
                 self.form, self.spelled, m=case.rows, k=k, n=n, dtype=case.dtype, device=case.device, more=words
             )
-            found = self.decisions[case] = measure.decide(key, *pair(), device=x.device, eager=x.device.type == "cpu")
+            found = self.decisions[case] = measure.decide(key, *pair(), device=x.device, eager=True)
             self.ours_in_traces = any(made.fused for made in self.decisions.values())
         if case.cast is None:
             self._settle(x, found.fused)
         return found.fused
 
     def _settle(self, x: Any, fused: bool) -> None:
-        if type(x) is torch.Tensor and not _autocasting():
-            self._last = x.shape, x.dtype, x.device, _recording(), x.requires_grad, fused
+        case = _case_of(x) if type(x) is torch.Tensor and not _autocasting() else None
+        if case is not None:
+            if len(self._settled) == _SETTLED:
+                self._settled.clear()
+            self._settled[case] = fused
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -232,12 +236,25 @@ class MeasuredLinear(FusedLinear):
 
     def forward(self, x: Any) -> Any:
         choice = self.choice
-        act, settled = choice.act, choice.settled(x)
-        if settled is not None:
-            return super().forward(x) if settled else act(torchs.linear(x, *own(self)))
-        activation = self.activation
+        settled = choice.settled(x)
+        if settled is None:
+            return self._decided(x)
+        return self._ours(x) if settled else choice.act(torchs.linear(x, *own(self)))
+
+    def _ours(self, x: Any) -> Any:
+        if not x.is_cpu:  # no weight is packed
+            weight, bias = own(self)
+            result = functional.straight(x, weight, bias, self.activation)
+            if result is None:
+                return self.choice.act(torchs.linear(x, weight, bias))
+            if result is not NotImplemented:
+                return result
+        return super().forward(x)
+
+    def _decided(self, x: Any) -> Any:  # apart: its cells would slow a call that is settled
+        choice, act, activation = self.choice, self.choice.act, self.activation
         forms = Forms(
-            lambda: (choice.settled(x), _IDENTITY(FusedLinear.forward(self, x))),  # as a call goes
+            lambda: (choice.settled(x), _IDENTITY(self._ours(x))),  # as a call goes
             lambda x, weight, bias: functional.linear(x, weight, bias, activation),
             lambda x, weight, bias: act(torchs.linear(x, weight, bias)),
         )

@@ -189,7 +189,7 @@ class FusedLinear(_DropsPacked, torch.nn.Linear):  # type: ignore[misc]
         if torch.compiler.is_compiling():
             return functional.linear(x, self.weight, self.bias, self.activation, gate_layout=self.gate_layout)
         weight, bias = own(self)
-        if self.prepack and eager(self, x, weight, bias):
+        if self.prepack and weight.is_cpu and eager(self, x, weight, bias):
             packed = self._packed.get(x, weight, gate_layout=self.gate_layout)
             if packed is not None:
                 return _core.matmul_fused(x, packed, bias, self.activation, gate_layout=self.gate_layout)
@@ -282,6 +282,13 @@ def gate_times_up(module: Any, keeper: Packed | None, x: Any, gate: Any, up: Any
     weights, bias = zip(own(gate), own(up), strict=True)
     packed = keeper.get(x, *weights) if keeper is not None and eager(module, x, *weights, *bias) else None
     return _gate_times_up(x, weights, bias, packed, activation)
+
+
+def straight_gate(x: Any, gate: Any, up: Any, activation: Any) -> Any:
+    """gate_times_up() on plain weights, as functional.straight() has it."""
+    (weight, bias), (up_weight, up_bias) = own(gate), own(up)
+    biases = None if bias is None and up_bias is None else (bias, up_bias)
+    return functional.straight(x, (weight, up_weight), biases, activation)
 
 
 def _gate_times_up(x: Any, weights: Any, bias: Any, packed: Any, activation: Any) -> Any:

@@ -17,9 +17,9 @@ import torch
 
 from . import reading, rewriting
 from .activations import of_module
-from .choice import Choice, measured_gate
+from .choice import NEW_FORWARD, Choice, measured_gate
 from .match import GATED_BY, spell
-from .modules import FusedLinear, GateLinear, Packed, gate_times_up
+from .modules import FusedLinear, GateLinear, Packed, gate_times_up, straight_gate
 from .operators import ACTIVATIONS, DTYPES
 from .reading import Left
 from .records import Record, Report
@@ -85,22 +85,15 @@ def _as_checked(linear: Any) -> bool:
     return type(linear) is torch.nn.Linear and not rewriting.has_hooks(linear)
 
 
-def _as_patched(gate: Any, up: Any, act: Any) -> bool:
-    """As _as_checked, of the parts of a fused gate: hooks of parallelize_module may have come."""
-    same = type(gate) is GateLinear and type(up) is torch.nn.Linear  # apart, or mypy takes them for objects
-    if not same:
-        return False
-    if not rewriting.has_hooks(gate, up, act):
-        return True
-    return not rewriting.has_hooks(act) and all(map(_is_sharded, (gate, up)))
-
-
-def _is_sharded(linear: Any) -> bool:
-    """Does nobody but parallelize_module watch its calls?"""
-    if "forward" in vars(linear) or linear._backward_hooks or linear._backward_pre_hooks:
-        return False
-    hooks = (*linear._forward_hooks.values(), *linear._forward_pre_hooks.values())
-    return all(map(rewriting.of_sharding, hooks))
+def _are_sharded(*linears: Any) -> bool:
+    """Does nobody but parallelize_module watch their calls?"""
+    for linear in linears:
+        if "forward" in vars(linear) or linear._backward_hooks or linear._backward_pre_hooks:
+            return False
+        hooks = (*linear._forward_hooks.values(), *linear._forward_pre_hooks.values())
+        if not all(map(rewriting.of_sharding, hooks)):
+            return False
+    return True
 
 
 def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
@@ -125,8 +118,16 @@ def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
         keeper, (_, act, choice, _) = own[_PACKED], own[_SITES][0]
         parts = self._modules  # asking the module itself for them takes a microsecond
         gate, up = parts.get(gate_name), parts.get(up_name)
-        if parts.get(act_name) is not act or not _as_patched(gate, up, act):
+        kinds = type(gate), type(up)
+        if parts.get(act_name) is not act or kinds != (GateLinear, torch.nn.Linear):
             return type(self).forward(self, x)
+        watched = rewriting.has_hooks(gate, up, act)
+        if watched and (rewriting.has_hooks(act) or not _are_sharded(gate, up)):
+            return type(self).forward(self, x)
+        if settled and not watched and not x.is_cpu:  # no weight is packed
+            hidden = straight_gate(x, gate, up, activation)
+            if hidden is not NotImplemented:
+                return type(self).forward(self, x) if hidden is None else parts[down_name](hidden)
 
         def ours(x: Any) -> Any:
             return gate_times_up(self, keeper, x, gate, up, activation)
@@ -135,11 +136,12 @@ def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
             pair = None
             if type(parts.get(down_name)) is torch.nn.Linear and not rewriting.has_hooks(*self.children()):
                 # As a call of each goes, with what modules cost.
-                pair = lambda: (choice.settled(x), parts[down_name](gate(x, fused=ours))), lambda: old(self, x)
+                pair = lambda: (choice.settled(x), fused(self, x, True)), lambda: old(self, x)
             return measured_gate(self, choice, keeper, x, (gate, up), activation, pair)
 
         old = type(self).forward
-        hidden = gate(x, fused=ours if choice is None or settled else measured)
+        form = ours if choice is None or settled else measured
+        hidden = gate(x, fused=form) if watched else form(x)
         return old(self, x) if hidden is None else parts[down_name](hidden)
 
     setattr(module, _PACKED, Packed())
@@ -155,7 +157,7 @@ def _fuse_linear(module: Any, site: Site, choice: Choice | None) -> None:
 def _fuse_rewrite(module: Any, site: rewriting.Rewrite, spelled: str, when: str) -> None:
     """Once for each record of a new forward; they share one choice."""
     sites = vars(module).setdefault(_SITES, [])
-    choice = sites[0][2] if sites else Choice("new forward", spelled, None) if when == "measured" else None
+    choice = sites[0][2] if sites else Choice(NEW_FORWARD, spelled, None) if when == "measured" else None
     if not sites:
         rewriting.apply(module, site, choice)
     sites.append((None, None, choice, None))
