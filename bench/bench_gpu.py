@@ -1,7 +1,7 @@
 """Matrix products on an NVIDIA GPU beside torch: bare torch.mm, with an epilogue in several ways, and one call of ours.
 
     python bench/bench_gpu.py [--sustained [SECONDS]] [--compile [--cache DIR]] [--json FILE] [--write]
-                              [--only PATTERN] [--rows M ...] [--rounds N] [--budget SECONDS]
+                              [--only PATTERN] [--rows M ...] [--arms ARM ...] [--rounds N] [--budget SECONDS]
 
 bfloat16, weights (N, K) as nn.Linear has them, a bias but for swiglu. Each arm is a CUDA graph of calls on operands
 that rotate, together larger than the last cache; the arms take turns. Burst: each sample after 40 ms in which the GPU
@@ -147,6 +147,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=12, help="2 or more")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--only", metavar="PATTERN", default="", help="of lines such as '64x8192x8192 silu'")
+    parser.add_argument("--arms", choices=(*gpu_rows.COLUMNS[:4], "ours"), nargs="+", help="these alone")
     parser.add_argument("--sustained", type=float, nargs="?", const=0.5, default=0.0, metavar="SECONDS")
     parser.add_argument("--compile", action="store_true", help="with the arm compile: minutes, without its cache")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="of torch.compile; by default beside the JSON file")
@@ -183,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
         keep_compiled(options)
     torch.manual_seed(0)
     regime = "sustained" if options.sustained else "burst"
-    arms = ["mm", "linear", "eager", "addmm", *(["compile"] if options.compile else []), "ours"]
+    arms = options.arms or ["mm", "linear", "eager", "addmm", *(["compile"] if options.compile else []), "ours"]
     shared = {"regime": regime, "heat": options.sustained, "arms": arms, "rounds": options.rounds, **about()}
     store = gpu_rows.Store(options.json)
     print(f"{gpu_rows.conditions(shared)}, {regime}\n")
