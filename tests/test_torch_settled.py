@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from matmul_fused.torch import measure, patch  # noqa: E402
+from matmul_fused.torch import functional, measure, patch  # noqa: E402
 from matmul_fused.torch.choice import Choice  # noqa: E402
 from support import own_store  # noqa: E402
 
@@ -139,6 +139,12 @@ class Tensor(torch.Tensor):
     pass
 
 
+@pytest.mark.parametrize("bias", [torch.zeros(7), torch.zeros(12, dtype=torch.int32), 7j])
+def test_a_straight_call_leaves_errors_to_linear(bias):
+    """Which says what A and B are."""
+    assert functional.straight(X, torch.zeros(12, 8), bias, None) is NotImplemented
+
+
 OTHERS = {
     "jit": traced,
     "vmap": lambda model: torch.func.vmap(model)(X),
@@ -174,6 +180,25 @@ def test_what_ours_does_not_take(pair, call, grad):
                 twin(X)
         with torch.set_grad_enabled(grad):
             torch.testing.assert_close(result(twin), result(made))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_measured_under_autocast_is_what_runs(monkeypatch, tmp_path, pair, dtype):
+    """On a GPU, too, where the kernel is called at once elsewhere."""
+    own_store(tmp_path, monkeypatch)
+    measure.forget()
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False, raising=False)
+    monkeypatch.setattr(measure, "BUDGET", 0.001)
+    dtypes, real = set(), functional._linear
+
+    def seen(x, *more, **named):
+        dtypes.add(x.dtype)
+        return real(x, *more, **named)
+
+    monkeypatch.setattr(functional, "_linear", seen)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert pair[1](X.to(dtype)).dtype == torch.bfloat16
+    assert not dtypes
 
 
 def test_copies_are_asked_anew(decided, pair):

@@ -41,7 +41,7 @@ static PyMethodDef methods[] = {
     {"_linear", FAST(mmf_linear), METH_FASTCALL | METH_KEYWORDS,
      "matmul_fused of torch tensors with B (N, K); NotImplemented: a call that is not for it."},
     {"_torch_case", mmf_torch_case, METH_O,
-     "Device, dtype, shape and recording of a torch tensor as bytes; None: it has no plain memory."},
+     "Device, dtype, shape and recording of a torch tensor as bytes; None: DLPack has no view."},
     {"_unpickle_packed", FAST(mmf_unpickle_packed), METH_FASTCALL,
      "What a pickled PackedMatrix calls."},
     {0},

@@ -6,8 +6,9 @@
 #include "binding/errors.h"
 #include "problem/tensor.h"
 
-/* Python's _torch_case(x): device, dtype, shape, and whether gradients are recorded, as bytes that are
- * equal where these are; None: no tensor of torch, or one without plain memory. */
+/* Python's _torch_case(x): device, dtype, shape, and whether gradients are recorded, as bytes that
+ * are equal where these are. None: no tensor of torch, more axes than we take, or what DLPack has
+ * no view of (sparse, nested, ...). */
 PyObject *mmf_torch_case(PyObject *module, PyObject *object);
 
 /* The dtype of an object whose type is called "dtype": "torch.bfloat16" is torch's. text gets what

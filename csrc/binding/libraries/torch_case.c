@@ -10,7 +10,8 @@
 typedef struct torch_case {
     int32_t device, ordinal, ndim;
     DLDataType dtype;
-    int32_t recording, requires_grad; /* of a tensor while nothing is recorded: 0 */
+    int32_t recording;
+    int32_t requires_grad; /* 0 while nothing is recorded */
     int64_t shape[MMF_MAX_RANK];
 } torch_case;
 
@@ -25,10 +26,10 @@ static int take_truth(PyObject *answer)
 static bool describe(mmf_state *state, PyObject *object, torch_case *found)
 {
     const mmf_type_facts *facts = mmf_known_type(state, Py_TYPE(object));
-    mmf_type_facts other;
+    mmf_type_facts unknown;
     DLTensor view = {0};
-    if (!facts && !mmf_find_type(state, object, "x", &other))
-        facts = &other;
+    if (!facts && !mmf_find_type(state, object, "x", &unknown))
+        facts = &unknown;
     if (!facts || facts->library != &mmf_library_torch ||
         facts->api->dltensor_from_py_object_no_sync(object, &view) || view.ndim > MMF_MAX_RANK)
         return false;
@@ -39,8 +40,8 @@ static bool describe(mmf_state *state, PyObject *object, torch_case *found)
     memcpy(found->shape, view.shape, (size_t)view.ndim * sizeof *view.shape);
     found->recording = take_truth(PyObject_CallNoArgs(state->torch_is_grad_enabled));
     if (found->recording > 0)
-        found->requires_grad = take_truth(
-            state->torch_requires_grad.get(object, state->torch_requires_grad.closure));
+        found->requires_grad =
+            take_truth(state->torch_requires_grad.get(object, state->torch_requires_grad.closure));
     return found->recording >= 0 && found->requires_grad >= 0;
 }
 
@@ -51,6 +52,9 @@ PyObject *mmf_torch_case(PyObject *module, PyObject *object)
         return PyBytes_FromStringAndSize(
             (const char *)&found,
             (Py_ssize_t)(offsetof(torch_case, shape) + (size_t)found.ndim * sizeof *found.shape));
-    PyErr_Clear(); /* lint: what has no case is a tensor for torch's own form, or is refused later */
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) /* an interrupt */
+        return NULL;
+    PyErr_Clear(); /* lint: what has no case is a tensor for torch's own form, or is refused later
+                    */
     return Py_NewRef(Py_None);
 }

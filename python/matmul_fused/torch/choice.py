@@ -22,13 +22,11 @@ from .modules import FusedLinear, Packed, gate_times_up, own
 # Looked up once: each of them is a part of every call.
 _tracing = torch.compiler.is_dynamo_compiling
 _case_of = _core._torch_case
-_recording = torch.is_grad_enabled
 _autocasting = torch._C._is_any_autocast_enabled
 _modes = torch._C._len_torch_dispatch_stack
 _scripting = torch._C._is_tracing  # torch.jit.trace, which keeps what runs outside of torch as a constant
 _transforms = torch._C._functorch.peek_interpreter_stack
 
-_STRIDED = torch.strided
 _AXES = 8  # that ours takes
 _SETTLED = 64  # cases that a site is not asked about again
 NEW_FORWARD = "new forward"  # the form of a site that needs one
@@ -95,7 +93,8 @@ class Choice:
         if fused:
             if _modes() or forward_ad._current_level >= 0:
                 return None
-            if (x.is_cpu or self.form == NEW_FORWARD) and _transforms() is not None:  # else straight() asks
+            # Elsewhere functional.straight() finds them: asking takes some microseconds where caches are cold.
+            if (x.is_cpu or self.form == NEW_FORWARD) and _transforms() is not None:
                 return None
         return fused
 
@@ -141,7 +140,7 @@ class Choice:
             return False
         if type(x) is not torch.Tensor or not x.numel() or x.device != weights[0].device:
             return False
-        recorded = _recording() and _recorded(x, *module.parameters())
+        recorded = _recorded(x, *module.parameters())
         if module.training or recorded:
             self.skipped = "not measured: in training"
             if recorded:
@@ -177,7 +176,7 @@ class Choice:
     def _settle(self, x: Any, fused: bool) -> None:
         case = _case_of(x) if type(x) is torch.Tensor and not _autocasting() else None
         if case is not None:
-            if len(self._settled) == _SETTLED:
+            if len(self._settled) >= _SETTLED:
                 self._settled.clear()
             self._settled[case] = fused
 
@@ -195,7 +194,7 @@ def _unfit(x: Any) -> str | None:
         return "not measured: with forward-mode gradients"
     if type(x) not in _PLAIN and not (isinstance(x, torch.Tensor) and torch._subclasses.fake_tensor.is_fake(x)):
         return f"not measured: x is a {type(x).__qualname__}"
-    if x.is_nested or x.layout is not _STRIDED:
+    if x.is_nested or x.layout is not torch.strided:
         return f"not measured: x is {'nested' if x.is_nested else x.layout}"
     return f"not measured: x has more than {_AXES} axes" if x.dim() > _AXES else None
 

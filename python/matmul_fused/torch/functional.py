@@ -69,10 +69,16 @@ def linear(
 
 
 def straight(x: torch.Tensor, weight: Weights, bias: Any, activation: Any) -> Any:
-    """linear() outside of modes, traces and autocast. NotImplemented: ask linear(); None: inside of torch.func."""
+    """linear() where no mode is active, nothing is traced and no weight is packed: the call and no question before it.
+
+    NotImplemented: a call for linear(), which refuses it or records gradients. None: the same inside of torch.func,
+    which linear() refuses.
+    """
+    if _autocasting():
+        return NotImplemented
     try:
         result = _linear(x, weight, bias, activation)
-    except TypeError:
+    except (TypeError, ValueError):
         result = NotImplemented
     return None if result is NotImplemented and torch._C._functorch.peek_interpreter_stack() is not None else result
 

@@ -228,7 +228,7 @@ def _race(
     around: the device of the operators that run before and behind a site in a model; None: none does. Their code takes
     the place of a short form's in the caches of the host, and on a CPU with several threads torch's are busy, and wait
     actively as ours do. What that costs either form is a part of its time. So each call follows one of theirs, on a
-    CPU, and other operators where theirs is short.
+    CPU with several threads, and other operators where theirs is short.
     """
 
     def seconds() -> float:
@@ -240,7 +240,7 @@ def _race(
     before: list[Form] = []
     short = False
     if around is not None:
-        # Again on a GPU: the first call may be the one that loads.
+        # Again on a GPU: the first call may load something, or wait for what was queued before it.
         short = seconds() < SHORT or (around.type != "cpu" and seconds() < SHORT)
         threads = around.type == "cpu" and torch.get_num_threads() > 1
         before = [*([theirs] if threads else []), *([_other_operators(around)] if short else [])]
@@ -280,7 +280,7 @@ def _other_operators(device: torch.device) -> Form:
             normed = normed * torch.rsqrt(normed.pow(2).mean(-1, keepdim=True) + 1e-6)
             heads = torch.nn.functional.linear(normed, weight).view(1, 4, 4, 16).transpose(1, 2)
             turned = torch.cat((-heads[..., 8:], heads[..., :8]), -1) * 0.5 + heads
-            found = torch.nn.functional.scaled_dot_product_attention(turned, heads, heads)
+            found = torch.softmax(turned @ heads.transpose(-1, -2), -1) @ heads
             torch.add(x, found.transpose(1, 2).reshape(4, 64))
 
     return run

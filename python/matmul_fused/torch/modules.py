@@ -189,7 +189,9 @@ class FusedLinear(_DropsPacked, torch.nn.Linear):  # type: ignore[misc]
         if torch.compiler.is_compiling():
             return functional.linear(x, self.weight, self.bias, self.activation, gate_layout=self.gate_layout)
         weight, bias = own(self)
-        if self.prepack and weight.is_cpu and eager(self, x, weight, bias):
+        if not weight.is_cpu:
+            self._packed.drop()
+        elif self.prepack and eager(self, x, weight, bias):
             packed = self._packed.get(x, weight, gate_layout=self.gate_layout)
             if packed is not None:
                 return _core.matmul_fused(x, packed, bias, self.activation, gate_layout=self.gate_layout)

@@ -117,17 +117,17 @@ def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
         own = vars(self)
         keeper, (_, act, choice, _) = own[_PACKED], own[_SITES][0]
         parts = self._modules  # asking the module itself for them takes a microsecond
-        gate, up = parts.get(gate_name), parts.get(up_name)
-        kinds = type(gate), type(up)
+        gate, up, old = parts.get(gate_name), parts.get(up_name), type(self).forward
+        kinds = type(gate), type(up)  # apart, or mypy takes them for objects
         if parts.get(act_name) is not act or kinds != (GateLinear, torch.nn.Linear):
-            return type(self).forward(self, x)
+            return old(self, x)
         watched = rewriting.has_hooks(gate, up, act)
         if watched and (rewriting.has_hooks(act) or not _are_sharded(gate, up)):
-            return type(self).forward(self, x)
+            return old(self, x)
         if settled and not watched and not x.is_cpu:  # no weight is packed
             hidden = straight_gate(x, gate, up, activation)
             if hidden is not NotImplemented:
-                return type(self).forward(self, x) if hidden is None else parts[down_name](hidden)
+                return old(self, x) if hidden is None else parts[down_name](hidden)
 
         def ours(x: Any) -> Any:
             return gate_times_up(self, keeper, x, gate, up, activation)
@@ -139,7 +139,6 @@ def _fuse_gate(module: Any, site: Site, choice: Choice | None) -> None:
                 pair = lambda: (choice.settled(x), fused(self, x, True)), lambda: old(self, x)
             return measured_gate(self, choice, keeper, x, (gate, up), activation, pair)
 
-        old = type(self).forward
         form = ours if choice is None or settled else measured
         hidden = gate(x, fused=form) if watched else form(x)
         return old(self, x) if hidden is None else parts[down_name](hidden)
