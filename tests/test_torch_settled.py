@@ -188,7 +188,6 @@ def test_what_is_measured_under_autocast_is_what_runs(monkeypatch, tmp_path, pai
     own_store(tmp_path, monkeypatch)
     measure.forget()
     monkeypatch.setattr(torch.Tensor, "is_cpu", False, raising=False)
-    monkeypatch.setattr(measure, "BUDGET", 0.001)
     dtypes, real = set(), functional._linear
 
     def seen(x, *more, **named):
