@@ -248,7 +248,8 @@ def test_means_beside_the_bars(gpu_rows):
         f"swiglu, ours / mm, 1 calls: geometric mean 1.010 (at most 1.02 met), largest 1.010, {swiglu}",
         f"swiglu, ours / best of eager, addmm, 1 calls: geometric mean 1.010, "
         f"largest 1.010 (at most 1.05 met), {swiglu}",
-        f"all, ours / best of eager, addmm, 3 calls: geometric mean 0.876, largest 1.010 (at most 1.05 met), {swiglu}",
+        f"all, ours / best of eager, addmm, 3 calls: geometric mean 0.876 (at most 0.90 met), "
+        f"largest 1.010 (at most 1.05 met), {swiglu}",
     ]
     assert gpu_rows.skipped(rows) == ["Left out: addmm; no reason: 64x8192x8192 silu, 1x28672x4096 swiglu."]
     without = call(1, 4096, 1024, "gelu", mm=0.0, eager=0.0, addmm=0.0)
