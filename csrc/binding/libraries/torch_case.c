@@ -1,5 +1,6 @@
-/* What the choices of matmul_fused.torch go by, in one question instead of eight of Python: a site
- * that is left alone pays for them with every call. Path of a call: none, before one. */
+/* What a patched layer of matmul_fused.torch chooses its form by, in one question instead of eight
+ * of Python: a layer that is left alone pays for them with every call. Path of a call: before it.
+ */
 #include "binding/import.h"
 #include "binding/libraries/library.h"
 #include "binding/libraries/torch.h"
@@ -54,7 +55,6 @@ PyObject *mmf_torch_case(PyObject *module, PyObject *object)
             (Py_ssize_t)(offsetof(torch_case, shape) + (size_t)found.ndim * sizeof *found.shape));
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) /* an interrupt */
         return NULL;
-    PyErr_Clear(); /* lint: what has no case is a tensor for torch's own form, or is refused later
-                    */
+    PyErr_Clear(); /* lint: a tensor without a case is for torch's own form */
     return Py_NewRef(Py_None);
 }

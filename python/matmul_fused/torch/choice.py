@@ -237,7 +237,7 @@ class MeasuredLinear(FusedLinear):
         choice = self.choice
         settled = choice.settled(x)
         if settled is None:
-            return self._decided(x)
+            return self._decide(x)
         return self._ours(x) if settled else choice.act(torchs.linear(x, *own(self)))
 
     def _ours(self, x: Any) -> Any:
@@ -250,7 +250,7 @@ class MeasuredLinear(FusedLinear):
                 return result
         return super().forward(x)
 
-    def _decided(self, x: Any) -> Any:  # apart: its cells would slow a call that is settled
+    def _decide(self, x: Any) -> Any:  # apart: its cells would slow a call that is settled
         choice, act, activation = self.choice, self.choice.act, self.activation
         forms = Forms(
             lambda: (choice.settled(x), _IDENTITY(self._ours(x))),  # as a call goes
