@@ -21,10 +21,17 @@ TURNS = [  # tile, case
     ("128x256x64_bf16_nt", Case(25601, 320, 64, dtype="bfloat16", activation="gelu", bias="column")),
     ("128x256x64_f16_nt", Case(25700, 456, 136, dtype="float16", c="full", beta=0.7)),
     ("128x256x64_f16_nt", Case(25601, 64, 72, dtype="float16", preactivation="float16", activation="relu")),
+    ("128x224x64_bf16_nt", Case(25601, 320, 64, dtype="bfloat16", activation="gelu", bias="column")),
+    ("128x224x64_f16_nt", Case(25700, 456, 136, dtype="float16", c="full", beta=0.7)),
+    ("128x224x64_f16_nt", Case(25601, 64, 72, dtype="float16", preactivation="float16", activation="relu")),
+    ("128x224x64_bf16_nt", Case(25700, 232, 72, dtype="bfloat16", activation="swiglu", gate_layout="halves", bias="row")),
     ("pingpong_128x192x64_bf16_nt", Case(25601, 328, 64, dtype="bfloat16", activation="gelu", bias="row")),
     ("pingpong_128x192x64_f16_nt", Case(25700, 456, 136, dtype="float16", bias="row", bias_dtype="float32")),
     ("pingpong_128x192x64_f16_nt", Case(51200, 8, 8, dtype="float16", activation="silu")),
     ("pingpong_128x192x64_bf16_nt", Case(51201, 200, 128, dtype="bfloat16", activation="relu")),
+    ("pingpong_128x160x64_bf16_nt", Case(51201, 328, 72, dtype="bfloat16", activation="gelu", bias="row")),
+    ("pingpong_128x160x64_f16_nt", Case(25700, 488, 136, dtype="float16", bias="row", bias_dtype="float32")),
+    ("pingpong_128x160x64_f16_nt", Case(51200, 72, 64, dtype="float16", activation="relu", alpha=0.5)),
     ("pingpong_128x128x64_bf16_nt", Case(51201, 328, 72, dtype="bfloat16", activation="gelu", bias="row")),
     ("pingpong_128x128x64_f16_nt", Case(51200, 136, 456, dtype="float16", activation="relu", alpha=0.5)),
     ("pingpong_128x128x64_f16_nt", Case(51200, 136, 64, dtype="float16", activation="silu", bias="row")),
@@ -54,7 +61,7 @@ def torch():
 
 @pytest.mark.parametrize(("tile", "case"), TURNS, ids=lambda value: getattr(value, "id", value))
 def test_workgroups_take_turns(torch, tile, case, sweep_seed):
-    for layout in ("NT", "NN")[: 1 if case.allow_tf32 or "pingpong" in tile else 2]:
+    for layout in ("NT", "NN")[: 1 if case.allow_tf32 or "pingpong" in tile or "x224x" in tile else 2]:
         kernel = f"gemm_wgmma_{tile.rpartition('_')[0]}_{layout.lower()}"
         run_case(dataclasses.replace(case, layout=layout), sweep_seed, kernel=kernel, xp=DeviceTransfer(DEVICE))
 
@@ -72,9 +79,11 @@ def compare(torch, got, want):
     "tile",
     [
         "pingpong_128x192x64",
+        "pingpong_128x160x64",
         "pingpong_128x128x64",
         "pingpong_128x112x64",
         "128x256x64",
+        "128x224x64",
         "128x128x64",
         "64x128x64",
         "16x128x64",
@@ -90,7 +99,7 @@ def test_many_matrices(torch, tile, batched):
         compare(torch, mf.matmul_fused(a, b.mT, bias), a.double() @ b.mT.double() + bias.double())
 
 
-@pytest.mark.parametrize("tile", ["128x256x64", "128x128x64", "64x128x64", "16x128x64"])
+@pytest.mark.parametrize("tile", ["128x256x64", "128x224x64", "128x128x64", "64x128x64", "16x128x64"])
 @pytest.mark.parametrize("expanded", ["gate", "up", "none"])
 def test_a_pair_of_which_one_is_the_same_for_all(torch, tile, expanded):
     torch.manual_seed(2)

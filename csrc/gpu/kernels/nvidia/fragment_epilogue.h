@@ -61,19 +61,23 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     enum {
         HALVES = Plain ? 2 : 1,                    /* of 64 rows */
         CHUNK = MMF_WGMMA_STORED_COLUMNS(Columns), /* of a line of shared memory, and of a store */
-        WHOLE = Columns % 64 != 0,                 /* then lines are not swizzled */
+        SWIZZLED = Columns % 64 == 0,              /* lines */
+        ONE_BUFFER = CHUNK == Columns,             /* for both consumers */
         LINE_BYTES = CHUNK * 2,
+        STORE_BYTES = ONE_BUFFER ? 0 /* from one consumer's buffers to the other's */
+        : SWIZZLED               ? 2 * MMF_WGMMA_STORE_BYTES
+                                 : 64 * LINE_BYTES,
         /* Columns that are finished at once. */
-        PIECE = WHOLE   ? (int)CHUNK
-        : Columns % 128 ? CHUNK / 2
-                        : 2 * CHUNK,
+        PIECE = !SWIZZLED ? (int)CHUNK
+        : Columns % 128   ? CHUNK / 2
+                          : 2 * CHUNK,
         PIECES = Columns / PIECE,
         SUMS = Columns / 2,
         BIAS_PITCH = (Columns / 4 + 31) / 32 * 32 + 4, /* floats: 16 bytes past a turn of banks */
     };
     static_assert(Columns % 16 == 0, "two blocks at once");
     static_assert(4 * BIAS_PITCH * 4 <= MMF_WGMMA_BIAS_BYTES, "bias_at()");
-    static_assert(Plain || Columns % 128 == 0, "gates are whole chunks");
+    static_assert(Plain || Columns / 2 % CHUNK == 0, "gates are whole chunks");
     const mmf_wgmma_args &args;
     const tile &t;
     unsigned loaded[2][2]; /* the bias: of two columns, or of two rows, of gate and up */
@@ -243,7 +247,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
         MMF_UNROLL
         for (int i = 0; i < Width; i += PART) {
             const int at = first + i;
-            const int second = WHOLE ? 0 : Width > CHUNK ? i / CHUNK : c.count % 2;
+            const int second = !SWIZZLED ? 0 : Width > CHUNK ? i / CHUNK : c.count % 2;
             const unsigned buffer = buffers + second * MMF_WGMMA_STORE_BYTES;
             if (at % CHUNK == 0 && !second) {
                 if (is_elected())
@@ -259,8 +263,9 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
                     bits[j] = pack_pair<Dtype>((mmf_float2){pair[0], pair[1]});
                 }
                 const int unit = at % CHUNK / 8 + b + lane / 16;
-                store_matrices(
-                    buffer + line * LINE_BYTES + ((WHOLE ? unit : unit ^ (line & 7)) << 4), bits);
+                store_matrices(buffer + line * LINE_BYTES +
+                                   ((SWIZZLED ? unit ^ (line & 7) : unit) << 4),
+                               bits);
             }
             const int end = at + PART;
             if (end % CHUNK)
@@ -268,7 +273,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
             const int x = (int)t.n0 + end - CHUNK;
             const int y = (int)t.m0 + first_row + half * 64 + thread / 32 * 16;
             const bool last = last_half && end >= t.cols;
-            if (WHOLE || second || (Width <= CHUNK && last)) {
+            if (!SWIZZLED || second || (Width <= CHUNK && last)) {
                 publish_to_copies();
                 meet_warp();
                 if (is_elected()) {

@@ -162,7 +162,8 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
 {
     const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
     const unsigned shared = shared_address(dynamic_shared);
-    const unsigned stores = shared + MMF_WGMMA_STORES + consumer * 2 * MMF_WGMMA_STORE_BYTES;
+    typedef fragment_epilogue<row::operands, Columns> epilogue;
+    const unsigned stores = shared + MMF_WGMMA_STORES + consumer * epilogue::STORE_BYTES;
     const unsigned biases = shared + MMF_WGMMA_BIASES + consumer * MMF_WGMMA_BIAS_BYTES;
     char *matrices = share_matrices(args.gemm, consumer, 0);
     turns turn;
@@ -175,14 +176,13 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
         if (args.gemm.batch_ndim)
             matrices = share_matrices(args.gemm, consumer, at.batch);
         const tile t = tile_from(args, at.m0, at.n0, at.batch, matrices);
-        fragment_epilogue<row::operands, Columns> epilogue = {
-            args, t, {}, {}, 1, thread, consumer * 64, stores, biases};
-        epilogue.start();
+        epilogue end = {args, t, {}, {}, 1, thread, consumer * 64, stores, biases};
+        end.start();
         multiply<true>(args, r, turn, consumer, thread, sum[0]);
         meet_group(consumer); /* the last bias was read */
-        epilogue.share_bias();
+        end.share_bias();
         meet_group(consumer);
-        epilogue.finish(sum, at.batch);
+        end.finish(sum, at.batch);
     }
     if (is_elected())
         wait_for_stores();

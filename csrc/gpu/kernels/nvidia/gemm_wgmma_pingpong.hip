@@ -77,7 +77,7 @@ MMF_DEVICE unsigned multiply(const mmf_wgmma_args &args, ring &r, int thread,
 /* Stages that hold the sums of 64 rows. Where the consumers have one store buffer, who helps with
  * the last tile stores from one more stage. */
 enum { GIVEN = (SUMS * GROUP * 4 + STAGE_BYTES - 1) / STAGE_BYTES, OF_STAGE = SUMS / GIVEN };
-enum { ONE_BUFFER = epilogue::WHOLE };
+enum { ONE_BUFFER = epilogue::ONE_BUFFER };
 static_assert(GIVEN + ONE_BUFFER <= STAGES, "they are of one tile");
 static_assert(SUMS % (4 * GIVEN) == 0, "16 bytes are in one stage");
 
@@ -129,7 +129,6 @@ struct alternating {
                                                                  int owner, int thread)
     {
         const unsigned memory = shared_address(dynamic_shared);
-        const unsigned buffers = ONE_BUFFER ? 0 : consumer * 2 * MMF_WGMMA_STORE_BYTES;
         return {args,
                 t,
                 {},
@@ -137,7 +136,7 @@ struct alternating {
                 1,
                 thread,
                 0,
-                memory + MMF_WGMMA_STORES + buffers,
+                memory + MMF_WGMMA_STORES + consumer * epilogue::STORE_BYTES,
                 memory + MMF_WGMMA_BIASES + owner * MMF_WGMMA_BIAS_BYTES};
     }
 

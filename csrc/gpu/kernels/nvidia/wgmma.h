@@ -78,6 +78,16 @@ template <int Columns, int Dtype, bool AAlongK, bool BAlongK> struct products;
 #define MMF_MAJORS_128 ", %67, %68"
 #define MMF_ADD_128 "%66"
 #define MMF_OUTPUTS_128 MMF_D64(sum, 0)
+#define MMF_SUMS_160                                                                               \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define MMF_INPUTS_160 "%80, %81, add, 1, 1"
+#define MMF_MAJORS_160 ", %83, %84"
+#define MMF_ADD_160 "%82"
+#define MMF_OUTPUTS_160 MMF_D64(sum, 0), MMF_D16(sum, 64)
 #define MMF_SUMS_192                                                                               \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
@@ -89,6 +99,18 @@ template <int Columns, int Dtype, bool AAlongK, bool BAlongK> struct products;
 #define MMF_MAJORS_192 ", %99, %100"
 #define MMF_ADD_192 "%98"
 #define MMF_OUTPUTS_192 MMF_D64(sum, 0), MMF_D32(sum, 64)
+#define MMF_SUMS_224                                                                               \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define MMF_INPUTS_224 "%112, %113, add, 1, 1"
+#define MMF_MAJORS_224 ", %115, %116"
+#define MMF_ADD_224 "%114"
+#define MMF_OUTPUTS_224 MMF_D64(sum, 0), MMF_D32(sum, 64), MMF_D16(sum, 96)
 #define MMF_SUMS_256                                                                               \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
@@ -142,7 +164,9 @@ MMF_COLUMNS(16)
 MMF_COLUMNS(64)
 MMF_COLUMNS(112)
 MMF_COLUMNS(128)
+MMF_COLUMNS(160)
 MMF_COLUMNS(192)
+MMF_COLUMNS(224)
 MMF_COLUMNS(256)
 #undef MMF_COLUMNS
 #undef MMF_PRODUCTS
@@ -166,15 +190,25 @@ MMF_COLUMNS(256)
 #undef MMF_MAJORS_128
 #undef MMF_ADD_128
 #undef MMF_OUTPUTS_128
+#undef MMF_SUMS_160
+#undef MMF_INPUTS_160
+#undef MMF_MAJORS_160
+#undef MMF_ADD_160
+#undef MMF_OUTPUTS_160
 #undef MMF_SUMS_192
-#undef MMF_SUMS_256
 #undef MMF_INPUTS_192
 #undef MMF_MAJORS_192
+#undef MMF_ADD_192
+#undef MMF_OUTPUTS_192
+#undef MMF_SUMS_224
+#undef MMF_INPUTS_224
+#undef MMF_MAJORS_224
+#undef MMF_ADD_224
+#undef MMF_OUTPUTS_224
+#undef MMF_SUMS_256
 #undef MMF_INPUTS_256
 #undef MMF_MAJORS_256
-#undef MMF_ADD_192
 #undef MMF_ADD_256
-#undef MMF_OUTPUTS_192
 #undef MMF_OUTPUTS_256
 #undef MMF_D8
 #undef MMF_D32

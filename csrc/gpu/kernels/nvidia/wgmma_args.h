@@ -36,9 +36,10 @@ enum { MMF_WGMMA_SHARED_BYTES = 227 * 1024 };                    /* of a unit fo
 
 /* Bytes, in this order: the bias of the tile's columns for each consumer; the ring's barriers and
  * that of the sums of other parts of k; the matrices of a tile, or of a tile for each consumer; the
- * places of tiles; two store buffers for each consumer, where swapped_epilogue.h has those sums, or
- * one for both where a tile's columns are no whole swizzled lines; stages of A and B, as many as
- * fit. */
+ * places of tiles; store buffers; stages of A and B, as many as fit.
+ * A consumer has two store buffers of a swizzled line's columns, where swapped_epilogue.h has the
+ * sums of other parts. A tile whose columns are no whole lines is stored by halves, from one buffer
+ * for each consumer, or as a whole, from one for both. */
 #define MMF_WGMMA_BIASES 0
 #define MMF_WGMMA_BARRIERS (MMF_WGMMA_BIASES + MMF_WGMMA_CONSUMERS * MMF_WGMMA_BIAS_BYTES)
 #define MMF_WGMMA_SHARED_BARRIER (MMF_WGMMA_BARRIERS + 248)
@@ -46,7 +47,8 @@ enum { MMF_WGMMA_SHARED_BYTES = 227 * 1024 };                    /* of a unit fo
 #define MMF_WGMMA_PLACES (MMF_WGMMA_MATRICES + MMF_WGMMA_CONSUMERS * 128)
 #define MMF_WGMMA_STORES                                                                           \
     ((MMF_WGMMA_PLACES + MMF_WGMMA_PLACE_COUNT * MMF_WGMMA_PLACE_BYTES + 1023) / 1024 * 1024)
-#define MMF_WGMMA_STORED_COLUMNS(tile_n) ((tile_n) % 64 ? (tile_n) : 64)
+#define MMF_WGMMA_STORED_COLUMNS(tile_n)                                                           \
+    ((tile_n) % 64 == 0 ? 64 : (tile_n) % 32 ? (tile_n) : (tile_n) / 2)
 #define MMF_WGMMA_RING(tile_n)                                                                     \
     (MMF_WGMMA_STORES + ((tile_n) % 64 ? 4 * MMF_WGMMA_WARP_ROWS * 2 * (tile_n)                    \
                                        : MMF_WGMMA_CONSUMERS * 2 * MMF_WGMMA_STORE_BYTES))

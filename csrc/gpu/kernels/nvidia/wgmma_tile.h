@@ -26,10 +26,11 @@ enum {
     TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
     HALF_N = row::tile_n / 2, /* most columns of B that are loaded at once; gated: of a stream */
     HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
-    TAKES_GATES = row::tile_n != 192 && row::tile_n != 112, /* of gemm_wgmma_pingpong alone */
-    BOX_BYTES = 64 * MMF_WGMMA_LINE,                        /* 64 rows */
-    SUMS = FLAT / 2,                                        /* of a thread */
-    PITCH = row::tile_n + 4,                                /* floats of a line of sums */
+    /* The others are of gemm_wgmma_pingpong alone. */
+    TAKES_GATES = row::tile_n % 128 == 0 || row::tile_n == 64 || row::tile_n == 224,
+    BOX_BYTES = 64 * MMF_WGMMA_LINE, /* 64 rows */
+    SUMS = FLAT / 2,                 /* of a thread */
+    PITCH = row::tile_n + 4,         /* floats of a line of sums */
     A_ALONG_K = row::layout == LAYOUT_NN || row::layout == LAYOUT_NT,
     B_ALONG_K = row::layout == LAYOUT_NT || row::layout == LAYOUT_TT,
     TALL_ALONG_K = SWAPPED ? B_ALONG_K : A_ALONG_K,
