@@ -54,6 +54,7 @@ def check_that_the_next_call_works(function, skip, kernel):
         ("cuLaunchKernelEx", 0, "gemm_wgmma_128x256x64_f16_nt"),
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_pingpong_128x192x64_f16_nt"),
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_pingpong_128x112x64_f16_nt"),
+        ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_128x224x64_f16_nt"),
         ("cuTensorMapEncodeTiled", 2, "gemm_wgmma_64x128x64_f16_nt"),
     ],
 )
@@ -93,13 +94,18 @@ def test_tiles_are_counted_in_31_bits():
     assert reasons["gemm_wgmma_64x128x64_f16_nt"] is None
 
 
-def test_tiles_of_112_columns_are_stored_without_swizzle():
+@pytest.mark.parametrize(
+    ("tile", "of_b", "of_out"),
+    [("pingpong_128x112", 56, 112), ("pingpong_128x160", 80, 80), ("128x224", 112, 112), ("128x256", 128, 64)],
+)
+def test_columns_of_boxes(tile, of_b, of_out):
+    """Tiles of out whose columns are no whole swizzled lines are stored by halves, or as a whole."""
     a, b = arrays()
-    with force_kernel("gemm_wgmma_pingpong_128x112x64_f16_nt"):
+    with force_kernel(f"gemm_wgmma_{tile}x64_f16_nt"):
         clear_log()
         out = fetch(mf.matmul_fused(DeviceArray(a), DeviceArray(b)))
     boxes = [call.rpartition(", ")[2].strip(")") for call in calls("cuTensorMapEncodeTiled")]
-    assert boxes == ["64 x 128", "64 x 56", "112 x 16"]
+    assert boxes == ["64 x 128", f"64 x {of_b}", f"{of_out} x 16"]
     assert np.allclose(out, a.astype(float) @ b, rtol=2e-3, atol=1e-2)
 
 
