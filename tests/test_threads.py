@@ -20,7 +20,7 @@ from matmul_fused.testing import force_kernel
 from matmul_fused.testing.formulas import ACTIVATIONS, GATED
 from support import DTYPES, ISOLATED, KERNELS, check, draw, python
 
-COUNTS = (1, 2, 3, 7)
+COUNTS = (1, 2, 3, 9)
 
 
 @pytest.fixture(autouse=True)
@@ -189,6 +189,7 @@ RAGGED = [
     (7, 33, 16600),  # compensated sums of pieces of K
     (100, 530, 1025),  # B packed once for all threads
     (97, 801, 2049),  # in two chunks
+    (65, 801, 1031),  # A packed once for all threads, from eight on
 ]
 
 
