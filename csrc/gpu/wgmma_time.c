@@ -84,9 +84,9 @@ unsigned mmf_wgmma_group_rows(const mmf_problem *p)
  * where it was not measured; of 112, 160 and 224 columns modelled, in the ratio of other tiles).
  * What a tile takes besides, the first and those after it; what activations dearer than relu add to
  * it; of ping-pong, `hidden` is the epilogue, under the products of the other warpgroup: of
- * cooperative tiles and of 128 x 128 measured on an H100, of the others on an H200. Those of tf32 (a
- * tile_k of 32) are of the same loop: fitted to a 1024^3 and a 333 x 777 x 555, by 128 x 64, and a
- * 4096^3, by 128 x 256. */
+ * cooperative tiles and of 128 x 128 measured on an H100, of the others on an H200. Those of tf32
+ * (a tile_k of 32) are of the same loop: fitted to a 1024^3 and a 333 x 777 x 555, by 128 x 64, and
+ * a 4096^3, by 128 x 256. */
 typedef struct tile_time {
     int tile_m, tile_n, tile_k;
     double alone, busy, starved, first, later, dear, hidden;
