@@ -2,6 +2,7 @@
 
     python bench/bench_gpu.py [--sustained [SECONDS]] [--compile [--cache DIR]] [--json FILE] [--write]
                               [--only PATTERN] [--rows M ...] [--arms ARM ...] [--rounds N] [--budget SECONDS]
+                              [--runs FILE ...]
 
 bfloat16, weights (N, K) as nn.Linear has them, a bias but for swiglu. Each arm is a CUDA graph of calls on operands
 that rotate, together larger than the last cache; the arms take turns. Burst: each sample after 40 ms in which the GPU
@@ -20,7 +21,8 @@ Every arm is compared with float64 first. Shown are medians over the rounds in m
 the fastest rival with an epilogue, the median SM clock that nvidia-smi gives every 20 ms (of burst mostly while idle),
 the kernel that the plan chose; then the means beside the bars of the project. The JSON file keeps each row once it is
 measured. What it has of the same regime, arms, GPU, torch and build is not measured again, so a run can be made in
-pieces. --write: the section "gpu burst" or "gpu sustained" of RESULTS.md, once no row is missing.
+pieces. --runs: JSON files of other runs, which the means count, too: of each call the median of its ratios in all runs.
+--write: the section "gpu burst" or "gpu sustained" of RESULTS.md, once no row is missing.
 """
 
 from __future__ import annotations
@@ -152,6 +154,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="with the arm compile: minutes, without its cache")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="of torch.compile; by default beside the JSON file")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--runs", type=Path, nargs="+", default=[], metavar="FILE", help="other runs that the means count"
+    )
     parser.add_argument("--budget", type=float, default=math.inf, metavar="SECONDS", help="after it no row is begun")
     parser.add_argument("--commit", default="", help="what is measured, for a copy of the tree without git")
     parser.add_argument("--write", action="store_true", help="the section of RESULTS.md")
@@ -167,13 +172,15 @@ def keep_compiled(options: argparse.Namespace) -> None:
     os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
 
 
-def write(options: argparse.Namespace, found: dict[str, dict[str, Any] | None], regime: str) -> None:
-    missing = [name for name, row in found.items() if row is None]
+def write(options: argparse.Namespace, stores: list[gpu_rows.Store], every: list[dict[str, Any]], regime: str) -> None:
+    """stores: of this run and of others."""
+    runs = [[store.find(one) for one in every] for store in stores]
+    missing = sum(row is None for run in runs for row in run)
     if missing:
-        print(f"{options.results.name} is left as it is: {len(missing)} rows are still to be measured")
+        print(f"{options.results.name} is left as it is: {missing} rows are still to be measured")
         return
-    rows = [row for row in found.values() if row]
-    results.write_section(options.results, f"gpu {regime}", gpu_rows.section(rows))
+    rows, others = runs[0], [row for run in runs[1:] for row in run]
+    results.write_section(options.results, f"gpu {regime}", gpu_rows.section(rows, others))
     print(f"{options.results.name}: section gpu {regime}; python bench/gpu_roofline.py draws it")
 
 
@@ -186,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
     regime = "sustained" if options.sustained else "burst"
     arms = options.arms or ["mm", "linear", "eager", "addmm", *(["compile"] if options.compile else []), "ours"]
     shared = {"regime": regime, "heat": options.sustained, "arms": arms, "rounds": options.rounds, **about()}
-    store = gpu_rows.Store(options.json)
+    store, *others = stores = [gpu_rows.Store(path) for path in (options.json, *options.runs)]
     print(f"{gpu_rows.conditions(shared)}, {regime}\n")
     titles = gpu_rows.header(arms)
     print(f"{gpu_rows.line(titles)}\n{gpu_rows.line(['---'] * len(titles))}", flush=True)
@@ -210,12 +217,12 @@ def main(arguments: list[str] | None = None) -> int:
                 store.add(row)
             rows.append(row)
             print(gpu_rows.line(gpu_rows.cells(row)), flush=True)
-    lines = [*gpu_rows.summary(rows), *gpu_rows.skipped(rows)]
+    also = [row for other in others for one in rows if (row := other.find(one))]
+    lines = [*gpu_rows.summary([*rows, *also]), *gpu_rows.skipped(rows)]
     print("", *lines, f"{kept} rows were measured before, {later} are left for later.", sep="\n")
     print(f"{time.perf_counter() - start:.0f} s")
     if options.write:
-        every = [wanted(m, *weight) for weight in WEIGHTS for m in ROWS]
-        write(options, {gpu_rows.name_of(one): store.find(one) for one in every}, regime)
+        write(options, stores, [wanted(m, *weight) for weight in WEIGHTS for m in ROWS], regime)
     return 0
 
 

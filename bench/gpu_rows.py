@@ -151,11 +151,16 @@ def _verdict(value: float, wanted: float | None) -> str:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The median counts of a call that is there several times, in rows of several runs."""
     epilogues = ", ".join(arm for arm in EPILOGUES if any(arm in row["us"] for row in rows))
     lines = []
     for bar in BARS:
-        found = {name_of(row): value for row in rows if bar.rows(row) and (value := bar.ratio(row)) is not None}
-        if found:
+        runs: dict[str, list[float]] = {}
+        for row in rows:
+            if bar.rows(row) and (value := bar.ratio(row)) is not None:
+                runs.setdefault(name_of(row), []).append(value)
+        if runs:
+            found = {name: statistics.median(values) for name, values in runs.items()}
             worst = max(found, key=lambda name: found[name])
             mean = _verdict(statistics.geometric_mean(found.values()), bar.mean)
             lines.append(
@@ -185,7 +190,8 @@ def conditions(row: dict[str, Any]) -> str:
     )
 
 
-def section(rows: Sequence[dict[str, Any]]) -> str:
+def section(rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]] = ()) -> str:
+    """The table of a run, and the means beside the bars, which count the rows of other runs, too."""
     first = rows[0]
     sustained, compiled = first["regime"] == "sustained", "compile" in first["arms"]
     command = f"python bench/bench_gpu.py{' --sustained' if sustained else ''}{' --compile' if compiled else ''}"
@@ -196,6 +202,8 @@ def section(rows: Sequence[dict[str, Any]]) -> str:
     )
     arms = "; ".join(f"{arm}: {what}" for arm, what in EXPLAINED.items() if arm in first["arms"])
     rivals = ", ".join(arm for arm in EPILOGUES if arm in first["arms"])
+    runs = 1 + len(others) // len(rows)
+    several = [f"Below: the median of {runs} runs, of which this table is one."] if others else []
     commits, when = ", ".join(sorted({row["commit"] for row in rows})), sorted(row["when"] for row in rows)
     return "\n\n".join(
         [
@@ -205,7 +213,8 @@ def section(rows: Sequence[dict[str, Any]]) -> str:
             f"{arms}. ours / mm: ratio of the medians (quartiles of the rounds' ratios); ours / best: the fastest of "
             f"{rivals}. Below 1 we are faster. MHz: median SM clock that nvidia-smi gave every 20 ms.",
             results.markdown(header(first["arms"]), [cells(row) for row in rows]),
-            *summary(rows),
+            *several,
+            *summary([*rows, *others]),
             *skipped(rows),
         ]
     )

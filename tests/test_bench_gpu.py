@@ -258,6 +258,27 @@ def test_means_beside_the_bars(gpu_rows):
     assert gpu_rows.summary([without]) == []
 
 
+def test_of_several_runs_the_median_counts(run, gpu_rows, tmp_path, capsys):
+    rows = [call(1, 4096, 1024, "gelu", ours=ours) for ours in (90.0, 80.0, 50.0)]
+    assert gpu_rows.summary(rows)[0].startswith(
+        "relu, silu and gelu, ours / mm, 1 calls: geometric mean 0.800 (at most 1.00 met), largest 0.800 "
+    )
+    run("--only", "gelu$")  # 80 microseconds each
+    other = tmp_path / "other.json"
+    rows = json.loads((tmp_path / "new/gpu.json").read_text())
+    other.write_text(json.dumps([row | {"us": row["us"] | {"ours": [60.0, 60.0, 60.0]}} for row in rows]))
+    capsys.readouterr()
+    run("--only", "gelu$", "--runs", str(other))
+    assert "ours / mm, 7 calls: geometric mean 0.700 (at most 1.00 met)" in capsys.readouterr().out
+    run("--write", "--runs", str(other))
+    assert "R.md is left as it is: 42 rows are still to be measured" in capsys.readouterr().out
+    other.write_text((tmp_path / "new/gpu.json").read_text())
+    _, text = run("--write", "--runs", str(other), str(other))
+    assert (
+        "Below: the median of 3 runs, of which this table is one.\n\nrelu, silu and gelu, ours / mm, 28 calls" in text
+    )
+
+
 def test_a_full_run_writes_its_section_and_the_picture_shows_it(run, bench_gpu, gpu_roofline, tmp_path, capsys):
     _, text = run("--write", "--only", "gelu$")
     assert text.count("old") == 2
