@@ -207,13 +207,10 @@ static int encode(const mmf_driver *driver, const mmf_problem *p, const matrix *
                                      NO_INTERLEAVE, swizzle, PROMOTE_256, ZERO_FILL);
 }
 
-/* Does a workgroup take one tile after the other? See gemm_wgmma.hip. */
 static bool takes_turns(int instance, const mmf_wgmma_args *args)
 {
     const mmf_gpu_instance *row = &mmf_gpu_instances[instance];
-    return row->tile_m < MMF_WGMMA_TALL_ROWS
-               ? args->out_by_copies && !args->parts_log
-               : row->tile_k == MMF_WGMMA_LINE / 2 && args->gemm.epilogue != MMF_EPILOGUE_GENERAL;
+    return MMF_WGMMA_TAKES_TURNS(row->tile_m, row->tile_k, *args);
 }
 
 static mmf_status bind_launch(const mmf_launch_plan *plan, const mmf_problem *p,

@@ -5,8 +5,6 @@
 
 #include "gpu/gemm.h"
 
-enum { MMF_WGMMA_TALL_ROWS = 128 }; /* of a tile; where it has fewer, B is the tall operand */
-
 /* log2 of the workgroups that share a tile, each a part of k. */
 int mmf_wgmma_parts_log(const mmf_kernel *kernel, const mmf_problem *problem);
 

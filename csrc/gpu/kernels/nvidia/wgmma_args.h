@@ -20,13 +20,20 @@ typedef struct mmf_wgmma_args {
     mmf_tensor_map a, b, b_up, out;
     unsigned cluster_log, parts_log;
     unsigned group_rows; /* of clusters, down which tiles run */
-    unsigned width;      /* columns of B that each warpgroup has, of tiles of fewer than 128 rows */
+    unsigned width;      /* columns of B that are loaded at once: a half of a tile's, at most */
     unsigned char a_batched, b_batched, b_up_batched;
     unsigned char out_by_copies; /* of tiles of fewer than 128 rows: swapped_epilogue.h */
 } mmf_wgmma_args;
 
 /* Bytes of a swizzled line. */
 enum { MMF_WGMMA_LINE = 128, MMF_WGMMA_CONSUMERS = 2 };
+/* Rows of a tile; where it has fewer, B is the tall operand. */
+enum { MMF_WGMMA_TALL_ROWS = 64 * MMF_WGMMA_CONSUMERS };
+/* Does a workgroup take one tile after the other? Else it has one. float32 has one. */
+#define MMF_WGMMA_TAKES_TURNS(tile_m, tile_k, args)                                                \
+    ((tile_m) < MMF_WGMMA_TALL_ROWS                                                                \
+         ? (args).out_by_copies && !(args).parts_log                                               \
+         : (tile_k) * 4 != MMF_WGMMA_LINE && (args).gemm.epilogue != MMF_EPILOGUE_GENERAL)
 enum { MMF_WGMMA_STORE_BYTES = 64 * 128 }; /* 64 rows of a line each, on their way to out */
 /* Rows of a box of out: of a warp of tiles of 128 rows, and of tiles of fewer. */
 enum { MMF_WGMMA_WARP_ROWS = 16, MMF_WGMMA_STORED_ROWS = 8 };

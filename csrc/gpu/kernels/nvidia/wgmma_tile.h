@@ -13,7 +13,7 @@ typedef this_row row;
 enum {
     GROUP = 128,                     /* threads of a warpgroup */
     CONSUMERS = MMF_WGMMA_CONSUMERS, /* warpgroups that multiply */
-    TALL_ROWS = CONSUMERS * 64,
+    TALL_ROWS = MMF_WGMMA_TALL_ROWS,
     SWAPPED = row::tile_m < TALL_ROWS,
     FLAT = SWAPPED ? row::tile_m : row::tile_n,
     ROUNDED = row::operands == MMF_GEMM_FLOAT32, /* to 11 bits */
@@ -111,11 +111,9 @@ MMF_DEVICE bool is_parted(const mmf_wgmma_args &args)
     return SWAPPED && args.parts_log;
 }
 
-/* Does a workgroup take one tile after the other? Else it has one. */
 MMF_DEVICE bool takes_turns(const mmf_wgmma_args &args)
 {
-    return SWAPPED ? args.out_by_copies && !args.parts_log
-                   : IN_PLACES && args.gemm.epilogue != MMF_EPILOGUE_GENERAL;
+    return MMF_WGMMA_TAKES_TURNS(row::tile_m, row::tile_k, args);
 }
 
 /* Workgroups that read a stage: those that a workgroup loads its columns of B for. */
