@@ -161,7 +161,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--commit", default="", help="what is measured, for a copy of the tree without git")
     parser.add_argument("--write", action="store_true", help="the section of RESULTS.md")
     parser.add_argument("--results", type=Path, default=results.RESULTS, metavar="FILE")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for path in options.runs:
+        if not path.exists() or path == options.json:
+            parser.error(f"--runs takes files of other runs, got {path}")
+    return options
 
 
 def keep_compiled(options: argparse.Namespace) -> None:
@@ -174,11 +178,13 @@ def keep_compiled(options: argparse.Namespace) -> None:
 
 def write(options: argparse.Namespace, stores: list[gpu_rows.Store], every: list[dict[str, Any]], regime: str) -> None:
     """stores: of this run and of others."""
-    runs = [[store.find(one) for one in every] for store in stores]
-    missing = sum(row is None for run in runs for row in run)
-    if missing:
-        print(f"{options.results.name} is left as it is: {missing} rows are still to be measured")
-        return
+    runs = []
+    for store in stores:
+        runs.append([row for one in every if (row := store.find(one))])
+        missing = len(every) - len(runs[-1])
+        if missing:
+            print(f"{options.results.name} is left as it is: {missing} rows of {store.path} are still to be measured")
+            return
     rows, others = runs[0], [row for run in runs[1:] for row in run]
     results.write_section(options.results, f"gpu {regime}", gpu_rows.section(rows, others))
     print(f"{options.results.name}: section gpu {regime}; python bench/gpu_roofline.py draws it")
@@ -218,6 +224,8 @@ def main(arguments: list[str] | None = None) -> int:
             rows.append(row)
             print(gpu_rows.line(gpu_rows.cells(row)), flush=True)
     also = [row for other in others for one in rows if (row := other.find(one))]
+    if others:
+        print(f"\nThe means count {len(also)} rows of other runs, {len(rows)} calls in {len(others)} files.")
     lines = [*gpu_rows.summary([*rows, *also]), *gpu_rows.skipped(rows)]
     print("", *lines, f"{kept} rows were measured before, {later} are left for later.", sep="\n")
     print(f"{time.perf_counter() - start:.0f} s")

@@ -151,7 +151,7 @@ def _verdict(value: float, wanted: float | None) -> str:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The median counts of a call that is there several times, in rows of several runs."""
+    """A call with rows of several runs counts once, by the median of its ratios."""
     epilogues = ", ".join(arm for arm in EPILOGUES if any(arm in row["us"] for row in rows))
     lines = []
     for bar in BARS:
@@ -203,8 +203,11 @@ def section(rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]] = (
     arms = "; ".join(f"{arm}: {what}" for arm, what in EXPLAINED.items() if arm in first["arms"])
     rivals = ", ".join(arm for arm in EPILOGUES if arm in first["arms"])
     runs = 1 + len(others) // len(rows)
-    several = [f"Below: the median of {runs} runs, of which this table is one."] if others else []
-    commits, when = ", ".join(sorted({row["commit"] for row in rows})), sorted(row["when"] for row in rows)
+    several = (
+        [f"The means below are of the median of {runs} runs for each call; the table is one of them."] if others else []
+    )
+    of_all = [*rows, *others]
+    commits, when = ", ".join(sorted({row["commit"] for row in of_all})), sorted(row["when"] for row in of_all)
     return "\n\n".join(
         [
             f"`{command}`, commit {commits}, {when[0]} to {when[-1]}. {conditions(first)}.",
@@ -214,7 +217,7 @@ def section(rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]] = (
             f"{rivals}. Below 1 we are faster. MHz: median SM clock that nvidia-smi gave every 20 ms.",
             results.markdown(header(first["arms"]), [cells(row) for row in rows]),
             *several,
-            *summary([*rows, *others]),
+            *summary(of_all),
             *skipped(rows),
         ]
     )

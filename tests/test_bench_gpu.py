@@ -271,18 +271,19 @@ def test_of_several_runs_the_median_counts(run, gpu_rows, tmp_path, capsys):
     run("--only", "gelu$", "--runs", str(other))
     assert "ours / mm, 7 calls: geometric mean 0.700 (at most 1.00 met)" in capsys.readouterr().out
     run("--write", "--runs", str(other))
-    assert "R.md is left as it is: 42 rows are still to be measured" in capsys.readouterr().out
+    assert f"R.md is left as it is: 42 rows of {other} are still to be measured" in capsys.readouterr().out
     other.write_text((tmp_path / "new/gpu.json").read_text())
     _, text = run("--write", "--runs", str(other), str(other))
-    assert (
-        "Below: the median of 3 runs, of which this table is one.\n\nrelu, silu and gelu, ours / mm, 28 calls" in text
-    )
+    assert "of the median of 3 runs for each call; the table is one of them.\n\nrelu, silu and gelu, ours / mm" in text
+    with pytest.raises(SystemExit):
+        run("--runs", str(tmp_path / "missing.json"))
+    assert "--runs takes files of other runs, got " in capsys.readouterr().err
 
 
 def test_a_full_run_writes_its_section_and_the_picture_shows_it(run, bench_gpu, gpu_roofline, tmp_path, capsys):
     _, text = run("--write", "--only", "gelu$")
     assert text.count("old") == 2
-    assert "R.md is left as it is: 42 rows are still to be measured" in capsys.readouterr().out
+    assert f"42 rows of {tmp_path / 'new/gpu.json'} are still to be measured" in capsys.readouterr().out
     assert gpu_roofline.draw(text) == ""
     measured, text = run("--write")
     assert len(measured) == 42

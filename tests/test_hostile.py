@@ -8,7 +8,7 @@ import pytest
 import matmul_fused as mf
 from fake_dlpack import Producer, new_capsule
 from matmul_fused.testing import force_kernel
-from support import KERNELS, Generic, check, draw, dtype_of
+from support import KERNELS, Generic, check, draw, dtype_of, python
 
 A, B = draw((5, 7)), draw((7, 6))
 
@@ -299,6 +299,23 @@ def test_astronomic_results_are_refused(a):
             call(view(a), view((7, 5)))
     assert mf.explain(view(a), view((7, 1)), alpha=0).flops == 0
     assert mf.explain(view((1, 2**58)), view((2**58, 3))).flops == 3 * 2.0**59
+
+
+def test_an_astronomic_sum_ends_when_told_to():
+    """Of so many float16 the bytes can be counted, and those of as many float32, which are packed, can not."""
+    code = """if True:
+        import signal, numpy as np, matmul_fused as mf
+        mf.set_num_threads(16)
+        a, b = (np.broadcast_to(np.float16(1), shape) for shape in ((159, 28823037615171175), (28823037615171175, 157)))
+        mf.explain(a, b)
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            mf.matmul_fused(a, b)
+        except KeyboardInterrupt:
+            print("ended")
+    """
+    assert python("-c", code).stdout == "ended\n"
 
 
 @pytest.mark.parametrize("library", ["numpy", "generic", "jax"])

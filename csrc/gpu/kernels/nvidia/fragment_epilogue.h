@@ -59,10 +59,10 @@ MMF_DEVICE void meet_group(int consumer)
 /* Plain: no gates, no bias per row and no C, which leaves registers for a second 64 rows. */
 template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     enum {
-        HALVES = Plain ? 2 : 1,                    /* of 64 rows */
-        CHUNK = MMF_WGMMA_STORED_COLUMNS(Columns), /* of a line of shared memory, and of a store */
-        SWIZZLED = Columns % 64 == 0,              /* lines */
-        ONE_BUFFER = CHUNK == Columns,             /* for both consumers */
+        HALVES = Plain ? 2 : 1,                     /* of 64 rows */
+        CHUNK = MMF_WGMMA_STORED_COLUMNS(Columns),  /* of a line of shared memory, and of a store */
+        SWIZZLED = Columns % 64 == 0,               /* lines */
+        ONE_BUFFER = !SWIZZLED && CHUNK == Columns, /* for both consumers */
         LINE_BYTES = CHUNK * 2,
         STORE_BYTES = ONE_BUFFER ? 0 /* from one consumer's buffers to the other's */
         : SWIZZLED               ? 2 * MMF_WGMMA_STORE_BYTES

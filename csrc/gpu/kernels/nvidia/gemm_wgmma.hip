@@ -163,6 +163,7 @@ template <int Columns> MMF_DEVICE void consume_all(const mmf_wgmma_args &args, r
     const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
     const unsigned shared = shared_address(dynamic_shared);
     typedef fragment_epilogue<row::operands, Columns> epilogue;
+    static_assert(!epilogue::ONE_BUFFER, "both consumers store at once");
     const unsigned stores = shared + MMF_WGMMA_STORES + consumer * epilogue::STORE_BYTES;
     const unsigned biases = shared + MMF_WGMMA_BIASES + consumer * MMF_WGMMA_BIAS_BYTES;
     char *matrices = share_matrices(args.gemm, consumer, 0);

@@ -29,7 +29,7 @@ typedef struct mmf_wgmma_args {
 enum { MMF_WGMMA_LINE = 128, MMF_WGMMA_CONSUMERS = 2 };
 /* Rows of a tile; where it has fewer, B is the tall operand. */
 enum { MMF_WGMMA_TALL_ROWS = 64 * MMF_WGMMA_CONSUMERS };
-/* Does a workgroup take one tile after the other? Else it has one. float32 has one. */
+/* Does a workgroup take one tile after the other? Else it has one, as always of float32. */
 #define MMF_WGMMA_TAKES_TURNS(tile_m, tile_k, args)                                                \
     ((tile_m) < MMF_WGMMA_TALL_ROWS                                                                \
          ? (args).out_by_copies && !(args).parts_log                                               \
@@ -44,9 +44,9 @@ enum { MMF_WGMMA_SHARED_BYTES = 227 * 1024 };                    /* of a unit fo
 /* Bytes, in this order: the bias of the tile's columns for each consumer; the ring's barriers and
  * that of the sums of other parts of k; the matrices of a tile, or of a tile for each consumer; the
  * places of tiles; store buffers; stages of A and B, as many as fit.
- * A consumer has two store buffers of a swizzled line's columns, where swapped_epilogue.h has the
- * sums of other parts. A tile whose columns are no whole lines is stored by halves, from one buffer
- * for each consumer, or as a whole, from one for both. */
+ * Columns of a tile in multiples of 64: two store buffers for each consumer, of a swizzled line's
+ * columns; swapped_epilogue.h has the sums of other parts there. In multiples of 32: one for each
+ * consumer, of half of the columns. Else one for both, of all columns. */
 #define MMF_WGMMA_BIASES 0
 #define MMF_WGMMA_BARRIERS (MMF_WGMMA_BIASES + MMF_WGMMA_CONSUMERS * MMF_WGMMA_BIAS_BYTES)
 #define MMF_WGMMA_SHARED_BARRIER (MMF_WGMMA_BARRIERS + 248)

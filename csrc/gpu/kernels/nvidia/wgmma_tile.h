@@ -26,7 +26,7 @@ enum {
     TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
     HALF_N = row::tile_n / 2, /* most columns of B that are loaded at once; gated: of a stream */
     HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
-    /* The other widths are of gemm_wgmma_pingpong alone. */
+    /* Tiles of these columns are of gemm_wgmma_pingpong alone, which has no gates. */
     TAKES_GATES = row::tile_n != 112 && row::tile_n != 160 && row::tile_n != 192,
     BOX_BYTES = 64 * MMF_WGMMA_LINE, /* 64 rows */
     SUMS = FLAT / 2,                 /* of a thread */
