@@ -22,7 +22,7 @@ the fastest rival with an epilogue, the median SM clock that nvidia-smi gives ev
 the kernel that the plan chose; then the means beside the bars of the project. The JSON file keeps each row once it is
 measured. What it has of the same regime, arms, GPU, torch and build is not measured again, so a run can be made in
 pieces. --runs: JSON files of other runs, which the means count, too: of each call the median of its ratios in all runs.
---write: the section "gpu burst" or "gpu sustained" of RESULTS.md, once no row is missing.
+--write: the section "gpu burst" or "gpu sustained" of RESULTS_GPU.md, once no row is missing.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--budget", type=float, default=math.inf, metavar="SECONDS", help="after it no row is begun")
     parser.add_argument("--commit", default="", help="what is measured, for a copy of the tree without git")
-    parser.add_argument("--write", action="store_true", help="the section of RESULTS.md")
-    parser.add_argument("--results", type=Path, default=results.RESULTS, metavar="FILE")
+    parser.add_argument("--write", action="store_true", help="the section of RESULTS_GPU.md")
+    parser.add_argument("--results", type=Path, default=results.RESULTS_GPU, metavar="FILE")
     options = parser.parse_args(arguments)
     for path in options.runs:
         if not path.exists() or path == options.json:

@@ -1,6 +1,6 @@
 """docs/gpu_roofline.svg: measured rates of an NVIDIA GPU against arithmetic intensity: `python bench/gpu_roofline.py`.
 
-Read from the sections "gpu burst" and "gpu sustained" of RESULTS.md, which bench_gpu.py measured; a section without
+Read from the sections "gpu burst" and "gpu sustained" of RESULTS_GPU.md, which bench_gpu.py measured; a section without
 figures has no panel, and without any there is no picture. A point is one call, of ours with its epilogue and of bare
 torch.mm; intensity is operations for each byte of A, B and the result, each moved once. The lines are the figures that
 NVIDIA publishes, of a GPU that is in PUBLISHED.
@@ -64,7 +64,7 @@ def panel(left: float, width: float, regime: str, found: list[Point], roof: tupl
 
 
 def draw(text: str) -> str:
-    """The picture of the sections of RESULTS.md that have figures; empty without any."""
+    """The picture of the sections of RESULTS_GPU.md that have figures; empty without any."""
     panels = {regime: found for regime in REGIMES if (found := points(text, regime))}
     if not panels:
         return ""
@@ -93,7 +93,7 @@ def draw(text: str) -> str:
     return "\n".join([*lines, *foot, "</svg>", ""])
 
 
-def main(path: Path = results.RESULTS, picture: Path = PICTURE) -> None:
+def main(path: Path = results.RESULTS_GPU, picture: Path = PICTURE) -> None:
     drawn = draw(path.read_text())
     if drawn:
         picture.write_text(drawn)

@@ -179,7 +179,7 @@ def skipped(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [f"Left out: {arm}; {why}: {', '.join(names)}." for (arm, why), names in found.items()]
 
 
-# RESULTS.md
+# RESULTS_GPU.md
 
 
 def conditions(row: dict[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
     python bench/results.py     writes "workspace" and "wheel" from build/reports (make test, make wheel)
 
-Role: bench_cpu.py writes "cpu amx", "cpu amx 16", "cpu avx512" or "cpu avx2" by it.
+Role: bench_cpu.py writes "cpu amx", "cpu amx 16", "cpu avx512" or "cpu avx2" by it, bench_gpu.py those of
+RESULTS_GPU.md.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from matmul_fused.report import engineering
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, REPORTS = ROOT / "bench/RESULTS.md", ROOT / "build/reports"
+RESULTS_GPU = ROOT / "bench/RESULTS_GPU.md"
 CPU_HEADER = (
     "problem", "data", "matmul_fused", "Gflop/s", "torch eager", "out=", "prepacked", "torch.compile", "NumPy",
     "alternating",

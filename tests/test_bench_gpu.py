@@ -63,7 +63,7 @@ def call(m, n, k, activation, **us):
 
 @pytest.fixture
 def run(bench_gpu, monkeypatch, tmp_path):
-    """A function that runs the bench with canned times; which calls were measured, and RESULTS.md."""
+    """A function that runs the bench with canned times; which calls were measured, and RESULTS_GPU.md."""
     asked = []
 
     def canned(wanted, clocks):
@@ -313,7 +313,7 @@ def test_a_full_run_writes_its_section_and_the_picture_shows_it(run, bench_gpu, 
 
 
 def test_the_picture_of_this_repository_shows_its_sections(gpu_roofline):
-    drawn, picture = gpu_roofline.draw((BENCH / "RESULTS.md").read_text()), gpu_roofline.PICTURE
+    drawn, picture = gpu_roofline.draw((BENCH / "RESULTS_GPU.md").read_text()), gpu_roofline.PICTURE
     assert (picture.read_text() if picture.exists() else "") == drawn, "run: python bench/gpu_roofline.py"
 
 
