@@ -153,6 +153,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Tests that need a real GPU, or a simulated one, are not part of other runs."""
     kinds = {
         "test_cuda.py": "cuda",
+        "test_cuda_precision.py": "cuda",
         "test_jax_cuda.py": "cuda",
         "test_wgmma.py": "cuda",
         "test_mma.py": "cuda",
