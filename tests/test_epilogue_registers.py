@@ -6,6 +6,7 @@ The sweep reaches it by chance alone: most of its cases have a feature, a size o
 import functools
 import itertools
 import os
+import re
 
 import numpy as np
 import pytest
@@ -68,9 +69,10 @@ def cases(dtype, full, tile, seed):
     """
     chunks = in_chunks(tile)
     sizes, layouts = (CHUNKS, ("NT", "NN")) if chunks else (SIZES, ("NT", "NN", "TN", "TT"))
-    if "gemv" in tile:
-        rows = 1 if "_1x" in tile else 4
-        sizes, layouts = [(min(m, rows), n, k) for m, n, k in FEW_ROWS], ("NT",)
+    few = re.match(r"gemm_(?:gemv|gemv_stream|mma_thin)_(\d+)x", tile)  # of rows at most
+    if few:
+        of_family = FEW_ROWS if "gemv" in tile else CHUNKS
+        sizes, layouts = [(min(m, int(few[1])), n, k) for m, n, k in of_family], ("NT",)
     family, of_dtype = tile.rpartition("_")[0], SHORT[dtype]
     layouts = [layout for layout in layouts if not chunks or f"{tile}_{of_dtype}_{layout.lower()}" in ROWS]
     tiles = [
