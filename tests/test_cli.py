@@ -172,6 +172,8 @@ def test_info_writes_the_device_code(tmp_path, capsys):
 
 
 def test_facts_of_gpu_kernels():
+    families = mf.info().gpu_families
+    assert len(set(families)) == len(families)  # rows of a family follow each other in kernels.def
     names = [row["instance"] for row in device_kernels()]
     assert len({*names}) == len(names) == mf._core.device_manifest()["kernels"]
     for index in (-1, len(names), 1 << 70):
