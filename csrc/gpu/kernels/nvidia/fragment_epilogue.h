@@ -47,15 +47,6 @@ MMF_DEVICE void store_matrices(unsigned address, const unsigned bits[4])
                  : "memory");
 }
 
-/* The warpgroup, and no other. */
-MMF_DEVICE void meet_group(int consumer)
-{
-    if (consumer)
-        named_barrier<3, 128>();
-    else
-        named_barrier<2, 128>();
-}
-
 /* Plain: no gates, no bias per row and no C, which leaves registers for a second 64 rows. */
 template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     enum {

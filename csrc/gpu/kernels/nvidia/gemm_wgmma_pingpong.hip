@@ -166,6 +166,11 @@ struct alternating {
         e.finish(sum, at.batch, first, end);
     }
 
+    static __attribute__((device, always_inline)) int readers(const mmf_wgmma_args &)
+    {
+        return 1;
+    }
+
     static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
     {
         const int thread = thread_id() % GROUP, consumer = warp_id() / (GROUP / 32);
@@ -225,5 +230,5 @@ struct alternating {
 
 MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
-    run_workgroup<alternating, 1>(args);
+    run_workgroup<alternating>(args);
 }

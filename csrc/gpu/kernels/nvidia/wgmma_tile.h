@@ -269,10 +269,10 @@ MMF_DEVICE void produce(const mmf_wgmma_args &args, ring r, turns turn, tile t)
 enum { PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240 };
 
 /* A workgroup from its beginning to its end. Consumers::run(args, ring) is what the warpgroups that
- * multiply do; Consumers::GIVERS: threads that give sums to another warpgroup. Of each workgroup,
- * Readers of them read a stage. The first tile of the copies is found before the kernel before this
- * one is done. */
-template <class Consumers, int Readers> MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
+ * multiply do; Consumers::GIVERS: threads that give sums to another warpgroup;
+ * Consumers::readers(args): warpgroups of a workgroup that read a stage. The first tile of the
+ * copies is found before the kernel before this one is done. */
+template <class Consumers> MMF_DEVICE void run_workgroup(const mmf_wgmma_args &args)
 {
     ring r;
     r.start();
@@ -282,7 +282,7 @@ template <class Consumers, int Readers> MMF_DEVICE void run_workgroup(const mmf_
         MMF_UNROLL
         for (int i = 0; i < STAGES; i++) {
             barrier_init(r.full + 8 * i, 1);
-            barrier_init(r.empty + 8 * i, Readers * readers_of(args));
+            barrier_init(r.empty + 8 * i, Consumers::readers(args) * readers_of(args));
         }
         const unsigned sums = shared_address(dynamic_shared) + MMF_WGMMA_SHARED_BARRIER;
         if (Consumers::GIVERS)
@@ -322,6 +322,15 @@ template <class Consumers, int Readers> MMF_DEVICE void run_workgroup(const mmf_
 MMF_DEVICE void meet_consumers()
 {
     named_barrier<1, CONSUMERS * GROUP>();
+}
+
+/* Until all of one warpgroup are. */
+MMF_DEVICE void meet_group(int consumer)
+{
+    if (consumer)
+        named_barrier<3, GROUP>();
+    else
+        named_barrier<2, GROUP>();
 }
 
 /* The matrices of a consumer's tile. */
