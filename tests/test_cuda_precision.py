@@ -6,11 +6,11 @@ the operands; a hundred calls give the same bits. The kernels are those that the
 
 import math
 import os
-from functools import partial
 
 import pytest
 
 import matmul_fused as mf
+from matmul_fused.testing.formulas import is_gated, resolve
 
 DEVICE = os.environ["MMF_TEST_DEVICE"]
 pytestmark = pytest.mark.device
@@ -32,15 +32,9 @@ def torch():
     return torch
 
 
-def activations(torch):
-    functional = torch.nn.functional
-    return {
-        "relu": functional.relu,
-        "silu": functional.silu,
-        "gelu": functional.gelu,
-        "gelu_tanh": partial(functional.gelu, approximate="tanh"),
-        "swiglu": lambda z: functional.silu(z.chunk(2, -1)[0]) * z.chunk(2, -1)[1],
-    }
+def activated(torch, activation, z):
+    _, row, parameters = resolve(activation)
+    return row.torch(torch, *(z.chunk(2, -1) if is_gated(activation) else (z,)), *parameters)
 
 
 def draw(torch, m, n, k, dtype, seed):
@@ -57,16 +51,15 @@ def draw(torch, m, n, k, dtype, seed):
 @pytest.mark.parametrize("m", ROWS)
 def test_error_beside_eager_and_the_same_bits(torch, m, layer, dtype, sweep_seed):
     n, k, activation = layer
-    function = activations(torch)[activation]
     squares = {"ours": 0.0, "eager": 0.0}
     for number in range(math.ceil(LEAST / (m * n))):
         x, weight, bias = draw(torch, m, n, k, getattr(torch, dtype), sweep_seed + number)
         ours = mf.matmul_fused(x, weight.T, bias, activation)
-        exact = function(x.double() @ weight.double().T + bias.double())
-        results = {"ours": ours, "eager": function(torch.nn.functional.linear(x, weight, bias))}
-        for name, result in results.items():
+        exact = activated(torch, activation, x.double() @ weight.double().T + bias.double())
+        eager = activated(torch, activation, torch.nn.functional.linear(x, weight, bias))
+        for name, result in (("ours", ours), ("eager", eager)):
             squares[name] += float((result.double() - exact).square().mean())
-    del exact, results
+    del exact, eager
     out = torch.full_like(ours, math.nan)
     different = 0
     for _ in range(100):
