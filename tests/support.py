@@ -36,8 +36,8 @@ KERNELS = tuple(row for row in _core.info()["kernels"] if runs_on(row, ONE, ONE)
 
 
 def takes_no_gate(tile):
-    """A tile of the families gemm_pingpong and gemm_pingpong_staged with three groups of columns."""
-    return tile.startswith("gemm_pingpong") and "x192x" in tile
+    """A tile of gemm_pingpong or gemm_pingpong_staged with three groups of columns, or of gemm_wgmma_pingpong."""
+    return (tile.startswith("gemm_pingpong") and "x192x" in tile) or "wgmma_pingpong" in tile
 
 
 def dtype_of(name):

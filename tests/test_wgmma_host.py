@@ -215,6 +215,14 @@ def test_ping_pong_takes_what_leaves_it_registers():
         z = a.astype(float) @ b + 1
         want = z / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (z + 0.044715 * z**3)))
         assert np.allclose(out, want, rtol=2e-3, atol=1e-2)
-        for arguments in ({"activation": "swiglu"}, {"C": c, "beta": 1.0}, {"bias": column}, {"activation": "mish"}):
-            with pytest.raises(NotImplementedError, match="no more than a bias per column and a common activation"):
-                mf.matmul_fused(x, y, **arguments)
+        for arguments in ({"C": c, "beta": 1.0}, {"bias": column}):
+            assert np.allclose(fetch(mf.matmul_fused(x, y, **arguments)), a.astype(float) @ b + 1, rtol=2e-3, atol=1e-2)
+        with pytest.raises(NotImplementedError, match="has no registers for gates"):
+            mf.matmul_fused(x, y, activation="swiglu")
+
+
+def test_ping_pong_is_chosen_where_c_is_added_and_not_for_the_general_epilogue():
+    a, c = (DeviceArray(np.zeros(shape, np.float16)) for shape in ((1024, 2048), (1024, 7168)))
+    weight = DeviceArray(np.zeros((7168, 2048), np.float16).T)
+    assert mf.explain(a, weight, C=c, beta=1.0).kernel.startswith("gemm_wgmma_pingpong")
+    assert mf.explain(a, weight, activation="mish").kernel.startswith("gemm_wgmma_128x")

@@ -175,17 +175,11 @@ static bool supports(const mmf_kernel *kernel, const mmf_problem *p, char *reaso
 /* What leaves ping-pong the registers for its tile. */
 static bool supports_pingpong(const mmf_kernel *kernel, const mmf_problem *p, char *reason)
 {
-    matrix out;
-    if (!supports(kernel, p, reason))
-        return false;
-    if (mmf_problem_gated(p) || p->dtype[MMF_C] != MMF_ABSENT || !describe_out(p, &out) ||
-        mmf_gpu_epilogue_form(p, false) != MMF_EPILOGUE_REGISTERS) {
-        snprintf(reason, MMF_REASON_TEXT,
-                 "takes no more than a bias per column and a common activation (no gates, C, "
-                 "multiply, preactivation), rows of out in whole 16 bytes");
+    if (mmf_problem_gated(p)) {
+        snprintf(reason, MMF_REASON_TEXT, "has no registers for gates");
         return false;
     }
-    return true;
+    return supports(kernel, p, reason);
 }
 
 /* Boxes of `length` elements along x, swizzled where that is a line of 128 bytes, and `lines` along
@@ -335,10 +329,11 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     add_launch(kernel, p, config);
 }
 
-/* The one epilogue that it has, also where the general one is asked for. */
+/* In registers it has no bias per row. */
 static void configure_pingpong(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
 {
-    config->general_epilogue = false;
+    if (mmf_gpu_epilogue_form(p, false) != MMF_EPILOGUE_REGISTERS)
+        config->general_epilogue = true;
     configure(kernel, p, config);
 }
 

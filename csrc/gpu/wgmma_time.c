@@ -108,6 +108,14 @@ static const tile_time times[] = {
     {0, 0, 0, 1, 1, 1, 6, 6, 0, 0},                      /* any other */
 };
 
+/* From the registers of the sums; on an H200, of the times of six calls. */
+static bool adds_c(const mmf_kernel *kernel, const mmf_problem *p)
+{
+    return kernel->tile_m == MMF_WGMMA_TALL_ROWS && p->dtype[MMF_A] != MMF_FLOAT32 &&
+           p->dtype[MMF_C] != MMF_ABSENT &&
+           mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_REGISTERS;
+}
+
 double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double tiles)
 {
     /* Microseconds that halving k takes, for each row of a tile, and what shares that are too small
@@ -132,14 +140,16 @@ double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double 
     const double busy = mmf_gpu_bandwidth(p->device) < slow ? t->starved : t->busy;
     const double products = steps * (t->alone + (busy - t->alone) * share);
     const bool dear = p->activation != MMF_ACT_NONE && p->activation != MMF_ACT_RELU;
-    const double end = dear ? t->dear : 0, hidden = t->hidden > 0 ? t->hidden + end : 0;
+    const double c = adds_c(kernel, p) ? (pingpong ? 0.02 : 0.034) * kernel->tile_n : 0;
+    const double end = (dear ? t->dear : 0) + c, epilogue = t->hidden + end;
+    const bool hides = pingpong && mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_REGISTERS;
     const double parted = halving * kernel->tile_m * log +
                           (kernel->tile_m >> log < MMF_WGMMA_STORED_ROWS ? by_lines : 0);
     const double loads = memory * 1e6 * mmf_nvidia_b_seconds(p);
     /* A warpgroup of ping-pong begins every second tile, and waits where its last is not finished.
      */
-    const double waits = hidden > products ? (double)(((int64_t)turns - 1) / 2) : 0;
-    const double of_unit = turns * products + waits * (hidden - products) +
-                           (turns - 1) * (t->later + (hidden > 0 ? 0 : end));
+    const double waits = hides && epilogue > products ? (double)(((int64_t)turns - 1) / 2) : 0;
+    const double of_unit = turns * products + waits * (epilogue - products) +
+                           (turns - 1) * (t->later + (hides ? 0 : epilogue));
     return 1e-6 * (t->first + (of_unit > loads ? of_unit : loads) + end + parted);
 }

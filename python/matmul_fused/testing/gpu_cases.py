@@ -60,19 +60,7 @@ _CHUNKS = {  # lines of whole runs of 16 bytes
 PRESHUFFLE = "preshuffle_16x16"
 _SHORT = ("", "float16", "bfloat16")
 TAKES["gemm_wgmma"] = _CHUNKS | {"out_dtype": _SHORT, "preactivation": _SHORT, "batch": ("", "2", "a", "b")}
-TAKES["gemm_wgmma_pingpong"] = _CHUNKS | {
-    "batch": ("", "2", "a", "b"),
-    "activation": ("none", "relu", "gelu", "gelu_tanh", "silu"),
-    "gate_layout": ("",),
-    "bias": ("", "row"),
-    "bias_dtype": ("", "float32"),
-    "c": ("",),
-    "multiply": ("",),
-    "preactivation": ("",),
-    "epilogue_view": ("plain", "padded"),
-    "out_dtype": ("",),
-    "out_view": ("", "plain", "padded"),
-}
+TAKES["gemm_wgmma_pingpong"] = TAKES["gemm_wgmma"] | {"gate_layout": ("",)}
 TAKES["gemm_gemv"] = {
     "m": (1, 2, 3, 4),
     "k": (*_EIGHTS, 1000, 1032, 2056, 4104),  # a step is 512, 1024 or 2048

@@ -47,10 +47,14 @@ MMF_DEVICE void store_matrices(unsigned address, const unsigned bits[4])
                  : "memory");
 }
 
-/* Plain: no gates, no bias per row and no C, which leaves registers for a second 64 rows. */
-template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
+/* The code that an epilogue has. Two halves of a tile, 64 rows each, leave no registers for gates
+ * and a bias per row; a tile takes up to 6 % longer where C's code lies between those of others. */
+enum fragment_code { EVERYTHING, ACTIVATIONS, C_ALONE };
+
+template <int Dtype, int Columns, fragment_code Code = EVERYTHING> struct fragment_epilogue {
     enum {
-        HALVES = Plain ? 2 : 1,                     /* of 64 rows */
+        FULL = Code == EVERYTHING,
+        HALVES = FULL ? 1 : 2,
         CHUNK = MMF_WGMMA_STORED_COLUMNS(Columns),  /* of a line of shared memory, and of a store */
         SWIZZLED = Columns % 64 == 0,               /* lines */
         ONE_BUFFER = !SWIZZLED && CHUNK == Columns, /* for both consumers */
@@ -61,6 +65,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
         /* Columns that are finished at once. */
         PIECE = !SWIZZLED ? (int)CHUNK
         : Columns % 128   ? CHUNK / 2
+        : Code == C_ALONE ? (int)CHUNK
                           : 2 * CHUNK,
         PIECES = Columns / PIECE,
         SUMS = Columns / 2,
@@ -68,7 +73,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     };
     static_assert(Columns % 16 == 0, "two blocks at once");
     static_assert(4 * BIAS_PITCH * 4 <= MMF_WGMMA_BIAS_BYTES, "bias_at()");
-    static_assert(Plain || Columns / 2 % CHUNK == 0, "gates are whole chunks");
+    static_assert(!FULL || Columns / 2 % CHUNK == 0, "gates are whole chunks");
     const mmf_wgmma_args &args;
     const tile &t;
     unsigned loaded[2][2]; /* the bias: of two columns, or of two rows, of gate and up */
@@ -91,7 +96,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     template <class Type> __attribute__((device, always_inline)) void load_bias()
     {
         const mmf_gemm_args &gemm = args.gemm;
-        if (!Plain && gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
+        if (FULL && gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
             MMF_UNROLL
             for (int g = 0; g < 2; g++) {
                 const int operand = MMF_GEMM_BIAS + (gemm.gated ? g : 0);
@@ -104,7 +109,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
             }
             return;
         }
-        const int up = !Plain && gemm.gated && 2 * thread >= Columns / 2;
+        const int up = FULL && gemm.gated && 2 * thread >= Columns / 2;
         const int col = 2 * thread - up * Columns / 2;
         const Type *const at = (const Type *)t.matrix(MMF_GEMM_BIAS + up) + t.n0 + col;
         if (2 * thread < Columns && col < t.cols) {
@@ -144,7 +149,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     template <int Up, int Width>
     __attribute__((device, always_inline)) void scale(const float *from, float *z, int first) const
     {
-        if (!Plain && args.gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
+        if (FULL && args.gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
             float factor = alpha;
             asm volatile("" : "+f"(factor)); /* or all pieces are scaled first */
             MMF_UNROLL
@@ -220,6 +225,33 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
         }
     }
 
+    /* As add_c(), which has registers for the loads of two columns at a time: these are of all. */
+    __attribute__((device, always_inline)) void add_loaded_c(float *sum, int half, int piece) const
+    {
+        enum { BLOCKS = PIECE / 8 };
+        const float beta = (float)args.gemm.beta;
+        const long long pitch = args.gemm.strides[MMF_GEMM_C].row;
+        const int first = piece * PIECE + column();
+        int above = 64 * half + row(0);
+        asm volatile("" : "+r"(above)); /* no address is kept for all pieces */
+        const unsigned short *const c =
+            (const unsigned short *)t.matrix(MMF_GEMM_C) + (t.m0 + above) * pitch + t.n0 + first;
+        unsigned loads[BLOCKS][2];
+        MMF_UNROLL
+        for (int i = 0; i < 2 * BLOCKS; i++) {
+            const int block = i / 2, eight = i % 2;
+            loads[block][eight] = 0;
+            if (above + 8 * eight < t.rows && first + 8 * block < t.cols)
+                loads[block][eight] = *(const unsigned *)(c + 8 * eight * pitch + 8 * block);
+        }
+        MMF_UNROLL
+        for (int i = 0; i < 2 * BLOCKS; i++) {
+            const mmf_float2 pair = unpack_pair<Dtype>(loads[i / 2][i % 2]);
+            sum[2 * i] = fused(pair.x, beta, sum[2 * i]);
+            sum[2 * i + 1] = fused(pair.y, beta, sum[2 * i + 1]);
+        }
+    }
+
     /* Chunks of a tile that were written, and where the newest one goes. */
     struct chunks {
         int count, x, y;
@@ -281,11 +313,14 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     __attribute__((device, always_inline)) void share_bias()
     {
         MMF_UNROLL
-        for (int g = 0; g < 2 && !Plain; g++)
+        for (int g = 0; g < 2 && FULL; g++)
             row_bias[g] = (mmf_float2){bias_of(loaded[g][0]), bias_of(loaded[g][1])};
         const bool wide = args.gemm.dtype[MMF_GEMM_BIAS] == MMF_GEMM_FLOAT32;
-        if (2 * thread < Columns)
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(bias_at(2 * thread)),
+        int col = 2 * thread;
+        if (!FULL)
+            asm volatile("" : "+r"(col)); /* no register holds the address across products */
+        if (col < Columns)
+            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(bias_at(col)),
                          "f"(bias_of(loaded[0][0])),
                          "f"(bias_of(wide ? loaded[0][1] : loaded[0][0] >> 16))
                          : "memory");
@@ -325,7 +360,7 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
     __attribute__((device, always_inline)) void finish(float (&sum)[HALVES][SUMS], int batch,
                                                        int first = 0, int end = HALVES) const
     {
-        if (!Plain && args.gemm.gated)
+        if (FULL && args.gemm.gated)
             return finish_gates(sum[0], batch);
         chunks c = {};
         MMF_ROLLED
@@ -334,9 +369,12 @@ template <int Dtype, int Columns, bool Plain = false> struct fragment_epilogue {
             for (int piece = 0; piece * PIECE / CHUNK * CHUNK < t.cols; piece++) {
                 float z[PIECE / 2];
                 take(sum, half, piece, z);
-                if (!Plain && args.gemm.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
+                if (FULL && args.gemm.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
                     add_c(z, piece);
-                activate_as<false, PIECE>(z, z);
+                if (Code == C_ALONE)
+                    add_loaded_c(z, half, piece);
+                else
+                    activate_as<false, PIECE>(z, z);
                 store<PIECE>(z, half, half + 1 == end, piece * PIECE, c, batch);
             }
         }

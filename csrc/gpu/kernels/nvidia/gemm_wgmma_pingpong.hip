@@ -2,16 +2,18 @@
  * products. Path of a call: chosen where K is short or the epilogue long; launched by
  * gpu/launch_plan.c.
  *
- * Each of the two warpgroups that multiply has tiles of its own, every other one of the
- * workgroup's. While one finishes a tile, the other has the matrix instructions; in the ring their
- * tiles follow each other. The last tile is finished by both, 64 rows each. Two workgroups of a
- * cluster take neighbouring tiles along m, each loads half of B's columns for both. */
+ * With the epilogue in registers, which has no bias per row, each of the two warpgroups that
+ * multiply has tiles of its own, every other one of the workgroup's. While one finishes a tile, the
+ * other has the matrix instructions; in the ring their tiles follow each other. The last tile is
+ * finished by both, 64 rows each. Two workgroups of a cluster take neighbouring tiles along m, each
+ * loads half of B's columns for both. With the general epilogue a workgroup has one tile, of which
+ * each warpgroup multiplies 64 rows. */
 #include "gpu/kernels/nvidia/fragment_epilogue.h"
-#include "gpu/kernels/nvidia/wgmma.h"
-#include "gpu/kernels/nvidia/wgmma_tile.h"
+#include "gpu/kernels/nvidia/wgmma_one_tile.h"
 
 static_assert(!SWAPPED && !ROUNDED, "kernels.def");
-typedef fragment_epilogue<row::operands, FLAT, true> epilogue;
+typedef fragment_epilogue<row::operands, FLAT, ACTIVATIONS> epilogue;
+typedef fragment_epilogue<row::operands, FLAT, C_ALONE> c_epilogue;
 enum { HALVES = epilogue::HALVES }; /* of a tile's rows: 64 each, which an instruction takes */
 
 /* Named barriers, two each: the number of who waits is added. TURN: the other's products are all
@@ -35,10 +37,8 @@ template <int Barrier> MMF_DEVICE void tell(int consumer)
         arrive_at_named_barrier<Barrier, CONSUMERS * GROUP>();
 }
 
-typedef products<FLAT, row::operands, TALL_ALONG_K, FLAT_ALONG_K> product;
-
 /* sum = the products of a stage, plus what it was if `more`, by halves. */
-MMF_DEVICE void multiply_stage(const ring &r, float (&sum)[HALVES][SUMS], bool more)
+MMF_DEVICE void multiply_halves(const ring &r, float (&sum)[HALVES][SUMS], bool more)
 {
     wait_for(r.full + 8 * r.stage, r.parity);
     const unsigned long long tall = describe<TALL_ALONG_K>(r.tall()),
@@ -56,15 +56,15 @@ MMF_DEVICE void multiply_stage(const ring &r, float (&sum)[HALVES][SUMS], bool m
 
 /* sum += the products of a tile but for the first stage's, which are under way. Returns with the
  * last ones, those of a stage, under way. */
-MMF_DEVICE unsigned multiply(const mmf_wgmma_args &args, ring &r, int thread,
-                             float (&sum)[HALVES][SUMS])
+MMF_DEVICE unsigned multiply_rest(const mmf_wgmma_args &args, ring &r, int thread,
+                                  float (&sum)[HALVES][SUMS])
 {
     const int readers = readers_of(args);
     unsigned before = r.stage;
     r.advance();
     MMF_ROLLED
     for (int k = row::tile_k; k < (int)args.gemm.k; k += row::tile_k) {
-        multiply_stage(r, sum, true);
+        multiply_halves(r, sum, true);
         wait_for_all_but_one();
         if (thread < readers)
             arrive_at(r.empty + 8 * before, thread);
@@ -113,10 +113,8 @@ MMF_DEVICE void take_sums(const ring &r, int thread, float (&sum)[SUMS])
                      : "memory");
 }
 
-/* A consumer. */
-struct alternating {
-    enum { GIVERS = GROUP }; /* of the last tile's second half */
-
+/* A consumer that has tiles of its own. */
+template <class Epilogue> struct alternating {
     /* It is in the ring. */
     static __attribute__((device, always_inline)) unsigned given_barrier()
     {
@@ -124,7 +122,7 @@ struct alternating {
     }
 
     /* Owner: the consumer that multiplied the tile, and shared its bias. */
-    static __attribute__((device, always_inline)) epilogue begin(const mmf_wgmma_args &args,
+    static __attribute__((device, always_inline)) Epilogue begin(const mmf_wgmma_args &args,
                                                                  const tile &t, int consumer,
                                                                  int owner, int thread)
     {
@@ -136,7 +134,7 @@ struct alternating {
                 1,
                 thread,
                 0,
-                memory + MMF_WGMMA_STORES + consumer * epilogue::STORE_BYTES,
+                memory + MMF_WGMMA_STORES + consumer * Epilogue::STORE_BYTES,
                 memory + MMF_WGMMA_BIASES + owner * MMF_WGMMA_BIAS_BYTES};
     }
 
@@ -155,8 +153,8 @@ struct alternating {
     {
         asm volatile("" : "+r"(thread)); /* what follows is not kept across products */
         const place at = place_of(i);
-        const tile t = tile_from(args, at.m0, at.n0, at.batch, nullptr);
-        epilogue e = begin(args, t, consumer, owner, thread);
+        const tile t = tile_from(args, at.m0, at.n0, at.batch, matrices_of(owner));
+        Epilogue e = begin(args, t, consumer, owner, thread);
         e.alpha = (float)args.gemm.alpha;
         if (ONE_BUFFER && consumer != owner)
             e.stores = stage_before(r, GIVEN + 1);
@@ -164,11 +162,6 @@ struct alternating {
             wait_until_told<STORED>(consumer);
         meet_group(consumer); /* the bias is shared */
         e.finish(sum, at.batch, first, end);
-    }
-
-    static __attribute__((device, always_inline)) int readers(const mmf_wgmma_args &)
-    {
-        return 1;
     }
 
     static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
@@ -187,14 +180,14 @@ struct alternating {
             if (i > 0)
                 wait_until_told<TURN>(consumer);
             float sum[HALVES][SUMS];
-            multiply_stage(r, sum, false);
+            multiply_halves(r, sum, false);
             const place at = place_of(i); /* what a tile needs besides is found under products */
             if (args.gemm.batch_ndim)
                 share_matrices(args, consumer, thread, at.batch);
             const tile t = tile_from(args, at.m0, at.n0, at.batch, matrices_of(consumer));
-            epilogue bias = begin(args, t, consumer, consumer, thread);
+            Epilogue bias = begin(args, t, consumer, consumer, thread);
             bias.start();
-            const unsigned last = multiply(args, r, thread, sum);
+            const unsigned last = multiply_rest(args, r, thread, sum);
             const bool more = i + 1 < count, given = helped && !more;
             if (more)
                 tell<TURN>(1 - consumer);
@@ -228,7 +221,27 @@ struct alternating {
     }
 };
 
+struct consumer {
+    enum { GIVERS = GROUP }; /* of the last tile's second half */
+
+    static __attribute__((device, always_inline)) int readers(const mmf_wgmma_args &args)
+    {
+        return takes_turns(args) ? 1 : CONSUMERS;
+    }
+
+    static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
+    {
+        const bool turns = takes_turns(args);
+        if (turns && args.gemm.dtype[MMF_GEMM_C] == MMF_GEMM_ABSENT)
+            alternating<epilogue>::run(args, r); /* first: this code is used most */
+        else if (turns)
+            alternating<c_epilogue>::run(args, r);
+        else
+            consume_one(args, r);
+    }
+};
+
 MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
-    run_workgroup<alternating>(args);
+    run_workgroup<consumer>(args);
 }
