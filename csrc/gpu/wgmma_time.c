@@ -108,7 +108,7 @@ static const tile_time times[] = {
     {0, 0, 0, 1, 1, 1, 6, 6, 0, 0},                      /* any other */
 };
 
-/* From the registers of the sums; on an H200, of the times of six calls. */
+/* Is C added to sums in registers? What that takes was fitted to six calls on an H200. */
 static bool adds_c(const mmf_kernel *kernel, const mmf_problem *p)
 {
     return kernel->tile_m == MMF_WGMMA_TALL_ROWS && p->dtype[MMF_A] != MMF_FLOAT32 &&

@@ -225,7 +225,7 @@ template <int Dtype, int Columns, fragment_code Code = EVERYTHING> struct fragme
         }
     }
 
-    /* As add_c(), which has registers for the loads of two columns at a time: these are of all. */
+    /* add_c() of C_ALONE: all loads of a piece are under way before one is used. */
     __attribute__((device, always_inline)) void add_loaded_c(float *sum, int half, int piece) const
     {
         enum { BLOCKS = PIECE / 8 };

@@ -221,7 +221,7 @@ template <class Epilogue> struct alternating {
     }
 };
 
-struct consumer {
+struct consumers {
     enum { GIVERS = GROUP }; /* of the last tile's second half */
 
     static __attribute__((device, always_inline)) int readers(const mmf_wgmma_args &args)
@@ -243,5 +243,5 @@ struct consumer {
 
 MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
-    run_workgroup<consumer>(args);
+    run_workgroup<consumers>(args);
 }
