@@ -221,8 +221,12 @@ def test_ping_pong_takes_what_leaves_it_registers():
             mf.matmul_fused(x, y, activation="swiglu")
 
 
-def test_ping_pong_is_chosen_where_c_is_added_and_not_for_the_general_epilogue():
-    a, c = (DeviceArray(np.zeros(shape, np.float16)) for shape in ((1024, 2048), (1024, 7168)))
+def test_operands_of_the_epilogue_go_to_ping_pong_and_what_is_general_does_not():
+    a, under, column = (DeviceArray(np.zeros(shape, np.float16)) for shape in ((1024, 2048), (1024, 7168), (1024, 1)))
     weight = DeviceArray(np.zeros((7168, 2048), np.float16).T)
-    assert mf.explain(a, weight, C=c, beta=1.0).kernel.startswith("gemm_wgmma_pingpong")
-    assert mf.explain(a, weight, activation="mish").kernel.startswith("gemm_wgmma_128x")
+    for arguments in ({"C": under, "beta": 1.0}, {"multiply": under}, {"bias": column},
+                      {"preactivation": under, "activation": "gelu"}, {"C": under, "activation": "silu"}):  # fmt: skip
+        assert mf.explain(a, weight, **arguments).kernel.startswith("gemm_wgmma_pingpong_aux_"), arguments
+    assert "_aux_" not in mf.explain(a, weight, activation="silu").kernel
+    for arguments in ({"activation": "mish"}, {"activation": "mish", "multiply": under}):
+        assert mf.explain(a, weight, **arguments).kernel.startswith("gemm_wgmma_128x"), arguments

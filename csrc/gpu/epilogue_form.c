@@ -47,15 +47,21 @@ static bool takes_bias(const mmf_problem *p, int operand, bool *by_row)
     return s->col == 1 && (p->m == 1 || s->row == 0) && mmf_gpu_aligned(p, operand);
 }
 
-int mmf_gpu_epilogue_form(const mmf_problem *p, bool general)
+/* auxiliary: with multiply, preactivation, and C before an activation. */
+static int form_of(const mmf_problem *p, bool auxiliary)
 {
+    const uint32_t more =
+        auxiliary ? MMF_HAS(MMF_MULTIPLY) | MMF_HAS(MMF_PREACTIVATION) : (uint32_t)0;
     bool by_row = false, up_by_row = false;
     mmf_dtype dtype = p->dtype[MMF_A];
-    if (general || dtype == MMF_FLOAT64 || !hot[p->activation] || p->features & ~features)
+    if (dtype == MMF_FLOAT64 || !hot[p->activation] || p->features & ~(features | more))
         return MMF_EPILOGUE_GENERAL;
     if (p->n * mmf_dtypes[dtype].size % RUN || !in_runs(p, MMF_OUT))
         return MMF_EPILOGUE_GENERAL;
-    if (present(p, MMF_C) && (p->activation != MMF_ACT_NONE || !in_runs(p, MMF_C)))
+    if (present(p, MMF_C) && ((p->activation != MMF_ACT_NONE && !auxiliary) || !in_runs(p, MMF_C)))
+        return MMF_EPILOGUE_GENERAL;
+    if ((present(p, MMF_MULTIPLY) && !in_runs(p, MMF_MULTIPLY)) ||
+        (present(p, MMF_PREACTIVATION) && !in_runs(p, MMF_PREACTIVATION)))
         return MMF_EPILOGUE_GENERAL;
     if (present(p, MMF_BIAS) && !takes_bias(p, MMF_BIAS, &by_row))
         return MMF_EPILOGUE_GENERAL;
@@ -64,4 +70,14 @@ int mmf_gpu_epilogue_form(const mmf_problem *p, bool general)
          p->dtype[MMF_BIAS_UP] != p->dtype[MMF_BIAS]))
         return MMF_EPILOGUE_GENERAL;
     return by_row ? MMF_EPILOGUE_REGISTERS_ROW_BIAS : MMF_EPILOGUE_REGISTERS;
+}
+
+int mmf_gpu_epilogue_form(const mmf_problem *p, bool general)
+{
+    return general ? MMF_EPILOGUE_GENERAL : form_of(p, false);
+}
+
+int mmf_gpu_auxiliary_form(const mmf_problem *p, bool general)
+{
+    return general ? MMF_EPILOGUE_GENERAL : form_of(p, true);
 }

@@ -8,4 +8,7 @@
  * operands after A and B must begin at multiples of 16 bytes. */
 int mmf_gpu_epilogue_form(const mmf_problem *problem, bool general);
 
+/* The same where that in registers has all operands: gemm_wgmma_pingpong_aux. */
+int mmf_gpu_auxiliary_form(const mmf_problem *problem, bool general);
+
 #endif

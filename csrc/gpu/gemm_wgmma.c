@@ -266,6 +266,9 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
         return;
     if (operands && mmf_gpu_repack(p, operands, &repacked))
         seconds += mmf_gpu_repack_seconds(p, &repacked);
+    if (kernel->family == &mmf_gpu_wgmma ? mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_GENERAL
+                                         : !mmf_wgmma_pingpong_hides(kernel, p))
+        seconds += mmf_nvidia_general_seconds(p);
     mmf_nvidia_set_microseconds(w, seconds * 1e6, GFLOPS);
 }
 
@@ -278,8 +281,10 @@ static void add_launch(const mmf_kernel *kernel, const mmf_problem *p, mmf_confi
     mmf_wgmma_args *args = mmf_launch_argument(plan, launch);
     const bool swapped = kernel->tile_m < MMF_WGMMA_TALL_ROWS;
     const bool in_registers = swapped || p->dtype[MMF_A] == MMF_FLOAT32 || describe_out(p, &m);
-    mmf_gpu_gemm_arguments(kernel->instance, p, !in_registers || config->general_epilogue,
-                           &args->gemm);
+    const bool general = !in_registers || config->general_epilogue;
+    mmf_gpu_gemm_arguments(kernel->instance, p, general, &args->gemm);
+    if (kernel->family == &mmf_gpu_wgmma_pingpong_aux)
+        args->gemm.epilogue = (unsigned char)mmf_gpu_auxiliary_form(p, general);
     const int parts = mmf_wgmma_parts_log(kernel, p);
     const int log = parts ? parts : mmf_wgmma_shares_b(kernel, p);
     const int64_t cluster = 1 << log;
@@ -329,10 +334,10 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
     add_launch(kernel, p, config);
 }
 
-/* In registers it has no bias per row. */
+/* In registers it has a bias per column and an activation. */
 static void configure_pingpong(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
 {
-    if (mmf_gpu_epilogue_form(p, false) != MMF_EPILOGUE_REGISTERS)
+    if (!mmf_wgmma_pingpong_hides(kernel, p))
         config->general_epilogue = true;
     configure(kernel, p, config);
 }
@@ -357,6 +362,18 @@ const mmf_family mmf_gpu_wgmma_pingpong = {
     .configure = configure_pingpong,
     .run = mmf_gpu_gemm_run,
     .rows_independent_of_m = false, /* as gemm_wgmma, of which it is a schedule */
+    .work = work,
+    .gflops_float = GFLOPS,
+};
+
+const mmf_family mmf_gpu_wgmma_pingpong_aux = {
+    .name = "gemm_wgmma_pingpong_aux",
+    .features = MMF_GPU_EPILOGUE_FEATURES,
+    .dtypes = MMF_GPU_EPILOGUE_DTYPES,
+    .supports = supports_pingpong,
+    .configure = configure,
+    .run = mmf_gpu_gemm_run,
+    .rows_independent_of_m = false, /* as gemm_wgmma */
     .work = work,
     .gflops_float = GFLOPS,
 };

@@ -28,6 +28,9 @@ void mmf_nvidia_tiles_work(const mmf_tile_time *rows, size_t count, double gflop
 /* Set *work to one tile whose operations take so long at `gflops`. */
 void mmf_nvidia_set_microseconds(mmf_work *work, double microseconds, double gflops);
 
+/* What the general epilogue takes. */
+double mmf_nvidia_general_seconds(const mmf_problem *problem);
+
 /* What B takes from memory, or the weights of a gate: where kernels wait for it, what they do
  * before and after comes on top. */
 double mmf_nvidia_b_seconds(const mmf_problem *problem);

@@ -108,12 +108,30 @@ static const tile_time times[] = {
     {0, 0, 0, 1, 1, 1, 6, 6, 0, 0},                      /* any other */
 };
 
-/* Is C added to sums in registers? What that takes was fitted to six calls on an H200. */
-static bool adds_c(const mmf_kernel *kernel, const mmf_problem *p)
+static bool has(const mmf_problem *p, int operand)
 {
-    return kernel->tile_m == MMF_WGMMA_TALL_ROWS && p->dtype[MMF_A] != MMF_FLOAT32 &&
-           p->dtype[MMF_C] != MMF_ABSENT &&
-           mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_REGISTERS;
+    return p->dtype[operand] != MMF_ABSENT;
+}
+
+bool mmf_wgmma_pingpong_hides(const mmf_kernel *kernel, const mmf_problem *p)
+{
+    if (kernel->family == &mmf_gpu_wgmma_pingpong_aux)
+        return mmf_gpu_auxiliary_form(p, false) != MMF_EPILOGUE_GENERAL;
+    return mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_REGISTERS && !has(p, MMF_C);
+}
+
+/* Microseconds of a tile for operands that lie under it, of C on an H200: gemm_wgmma has C from the
+ * registers of the sums, or all by the general epilogue, which is not counted here. */
+static double operands_time(const mmf_kernel *kernel, const mmf_problem *p)
+{
+    const double slow = 0.034, fast = 0.02, code = 0.2;
+    if (kernel->family == &mmf_gpu_wgmma_pingpong_aux)
+        return code + fast * kernel->tile_n *
+                          (has(p, MMF_C) + has(p, MMF_MULTIPLY) + has(p, MMF_PREACTIVATION));
+    if (kernel->tile_m < MMF_WGMMA_TALL_ROWS || p->dtype[MMF_A] == MMF_FLOAT32 || !has(p, MMF_C) ||
+        mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_GENERAL)
+        return 0;
+    return slow * kernel->tile_n;
 }
 
 double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double tiles)
@@ -126,7 +144,7 @@ double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double 
     const double units = mmf_gpu_units(p->device);
     if (units <= 0)
         return 0;
-    const bool pingpong = kernel->family == &mmf_gpu_wgmma_pingpong;
+    const bool pingpong = kernel->family != &mmf_gpu_wgmma;
     while (t->tile_m && (t->tile_m != kernel->tile_m || t->tile_n != kernel->tile_n ||
                          t->tile_k != kernel->tile_k || (t->hidden > 0) != pingpong))
         t++;
@@ -140,9 +158,9 @@ double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double 
     const double busy = mmf_gpu_bandwidth(p->device) < slow ? t->starved : t->busy;
     const double products = steps * (t->alone + (busy - t->alone) * share);
     const bool dear = p->activation != MMF_ACT_NONE && p->activation != MMF_ACT_RELU;
-    const double c = adds_c(kernel, p) ? (pingpong ? 0.02 : 0.034) * kernel->tile_n : 0;
-    const double end = (dear ? t->dear : 0) + c, epilogue = t->hidden + end;
-    const bool hides = pingpong && mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_REGISTERS;
+    const double end = (dear ? t->dear : 0) + operands_time(kernel, p);
+    const double epilogue = t->hidden + end;
+    const bool hides = pingpong && mmf_wgmma_pingpong_hides(kernel, p);
     const double parted = halving * kernel->tile_m * log +
                           (kernel->tile_m >> log < MMF_WGMMA_STORED_ROWS ? by_lines : 0);
     const double loads = memory * 1e6 * mmf_nvidia_b_seconds(p);

@@ -61,6 +61,7 @@ PRESHUFFLE = "preshuffle_16x16"
 _SHORT = ("", "float16", "bfloat16")
 TAKES["gemm_wgmma"] = _CHUNKS | {"out_dtype": _SHORT, "preactivation": _SHORT, "batch": ("", "2", "a", "b")}
 TAKES["gemm_wgmma_pingpong"] = TAKES["gemm_wgmma"] | {"gate_layout": ("",)}
+TAKES["gemm_wgmma_pingpong_aux"] = TAKES["gemm_wgmma_pingpong"]
 TAKES["gemm_gemv"] = {
     "m": (1, 2, 3, 4),
     "k": (*_EIGHTS, 1000, 1032, 2056, 4104),  # a step is 512, 1024 or 2048
@@ -117,9 +118,9 @@ for _family in ("gemm_pingpong_splitk", "gemm_pingpong_staged_splitk"):
     TAKES[_family] = _CHUNKS | _CUT | {"k": (8, 64, 72, 128, 136, 264)}
 TAKES["gemm_thin_splitk"] = _CHUNKS | _CUT | {"n": (8, 24, 40, 72, 136), "k": (8, 136, 512, 520, 1032)}
 IN_CHUNKS = (
-    "gemm_wgmma", "gemm_wgmma_pingpong", "gemm_pingpong", "gemm_pingpong_staged", "gemm_thin", "gemm_wmma",
-    "gemm_wmma_thin", "gemm_mma_thin", "gemm_gemv", "gemm_gemv_stream", "gemm_pingpong_splitk",
-    "gemm_pingpong_staged_splitk", "gemm_thin_splitk",
+    "gemm_wgmma", "gemm_wgmma_pingpong", "gemm_wgmma_pingpong_aux", "gemm_pingpong", "gemm_pingpong_staged",
+    "gemm_thin", "gemm_wmma", "gemm_wmma_thin", "gemm_mma_thin", "gemm_gemv", "gemm_gemv_stream",
+    "gemm_pingpong_splitk", "gemm_pingpong_staged_splitk", "gemm_thin_splitk",
 )  # fmt: skip
 # Of GPU kernels: more than 8 rows of tiles of 64 and of 128, which go in groups; three tiles; many steps of k.
 TILED = ((577, 65, 5), (1153, 33, 9), (257, 255, 17), (130, 257, 33), (7, 5, 1000), (3, 70, 2049))

@@ -47,9 +47,10 @@ MMF_DEVICE void store_matrices(unsigned address, const unsigned bits[4])
                  : "memory");
 }
 
-/* The code that an epilogue has. Two halves of a tile, 64 rows each, leave no registers for gates
- * and a bias per row; a tile takes up to 6 % longer where C's code lies between those of others. */
-enum fragment_code { EVERYTHING, ACTIVATIONS, C_ALONE };
+/* The code that an epilogue has. Two halves of a tile, 64 rows each, leave no registers for gates,
+ * nor for a bias per row during the products. PLAIN: a bias per column and an activation, whose
+ * tiles take up to 6 % longer with the code of C among theirs; AUXILIARY: all but gates. */
+enum fragment_code { EVERYTHING, PLAIN, AUXILIARY };
 
 template <int Dtype, int Columns, fragment_code Code = EVERYTHING> struct fragment_epilogue {
     enum {
@@ -63,10 +64,10 @@ template <int Dtype, int Columns, fragment_code Code = EVERYTHING> struct fragme
         : SWIZZLED               ? 2 * MMF_WGMMA_STORE_BYTES
                                  : 64 * LINE_BYTES,
         /* Columns that are finished at once. */
-        PIECE = !SWIZZLED ? (int)CHUNK
-        : Columns % 128   ? CHUNK / 2
-        : Code == C_ALONE ? (int)CHUNK
-                          : 2 * CHUNK,
+        PIECE = !SWIZZLED   ? (int)CHUNK
+        : Columns % 128     ? CHUNK / 2
+        : Code == AUXILIARY ? (int)CHUNK
+                            : 2 * CHUNK,
         PIECES = Columns / PIECE,
         SUMS = Columns / 2,
         BIAS_PITCH = (Columns / 4 + 31) / 32 * 32 + 4, /* floats: 16 bytes past a turn of banks */
@@ -82,6 +83,11 @@ template <int Dtype, int Columns, fragment_code Code = EVERYTHING> struct fragme
     int thread, first_row; /* of the tile */
     unsigned stores, biases;
 
+    __attribute__((device, always_inline)) bool has(int operand) const
+    {
+        return args.gemm.dtype[operand] != MMF_GEMM_ABSENT;
+    }
+
     __attribute__((device, always_inline)) int column() const /* in a block */
     {
         return thread % 4 * 2;
@@ -96,6 +102,8 @@ template <int Dtype, int Columns, fragment_code Code = EVERYTHING> struct fragme
     template <class Type> __attribute__((device, always_inline)) void load_bias()
     {
         const mmf_gemm_args &gemm = args.gemm;
+        if (Code == AUXILIARY && gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS)
+            return; /* add_row_bias() */
         if (FULL && gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS) {
             MMF_UNROLL
             for (int g = 0; g < 2; g++) {
@@ -225,31 +233,100 @@ template <int Dtype, int Columns, fragment_code Code = EVERYTHING> struct fragme
         }
     }
 
-    /* add_c() of C_ALONE: all loads of a piece are under way before one is used. */
-    __attribute__((device, always_inline)) void add_loaded_c(float *sum, int half, int piece) const
+    /* Where an operand has the first of a thread's elements in a piece; above: their row. */
+    __attribute__((device, always_inline)) unsigned short *under(int operand, int above,
+                                                                 int piece) const
     {
-        enum { BLOCKS = PIECE / 8 };
-        const float beta = (float)args.gemm.beta;
-        const long long pitch = args.gemm.strides[MMF_GEMM_C].row;
-        const int first = piece * PIECE + column();
+        return (unsigned short *)t.matrix(operand) +
+               (t.m0 + above) * args.gemm.strides[operand].row + t.n0 + piece * PIECE + column();
+    }
+
+    __attribute__((device, always_inline)) int row_above(int half) const
+    {
         int above = 64 * half + row(0);
         asm volatile("" : "+r"(above)); /* no address is kept for all pieces */
-        const unsigned short *const c =
-            (const unsigned short *)t.matrix(MMF_GEMM_C) + (t.m0 + above) * pitch + t.n0 + first;
-        unsigned loads[BLOCKS][2];
+        return above;
+    }
+
+    __attribute__((device, always_inline)) bool is_inside(int above, int piece, int i) const
+    {
+        return above + i % 2 * 8 < t.rows && piece * PIECE + column() + i / 2 * 8 < t.cols;
+    }
+
+    /* Pair i of an operand is under z[2 * i]: those of two rows alternate. All loads are under way
+     * before one is used; for add_c() there are registers for two. */
+    __attribute__((device, always_inline)) void load_pairs(int operand, int half, int piece,
+                                                           unsigned (&pairs)[PIECE / 4]) const
+    {
+        const int above = row_above(half);
+        const unsigned short *const at = under(operand, above, piece);
+        const long long eight_rows = 8 * args.gemm.strides[operand].row;
         MMF_UNROLL
-        for (int i = 0; i < 2 * BLOCKS; i++) {
-            const int block = i / 2, eight = i % 2;
-            loads[block][eight] = 0;
-            if (above + 8 * eight < t.rows && first + 8 * block < t.cols)
-                loads[block][eight] = *(const unsigned *)(c + 8 * eight * pitch + 8 * block);
+        for (int i = 0; i < PIECE / 4; i++) {
+            pairs[i] = 0;
+            if (is_inside(above, piece, i))
+                pairs[i] = *(const unsigned *)(at + i % 2 * eight_rows + i / 2 * 8);
         }
+    }
+
+    __attribute__((device, always_inline)) void add_loaded_c(float *z, int half, int piece) const
+    {
+        const float beta = (float)args.gemm.beta;
+        unsigned pairs[PIECE / 4];
+        load_pairs(MMF_GEMM_C, half, piece, pairs);
         MMF_UNROLL
-        for (int i = 0; i < 2 * BLOCKS; i++) {
-            const mmf_float2 pair = unpack_pair<Dtype>(loads[i / 2][i % 2]);
-            sum[2 * i] = fused(pair.x, beta, sum[2 * i]);
-            sum[2 * i + 1] = fused(pair.y, beta, sum[2 * i + 1]);
+        for (int i = 0; i < PIECE / 4; i++) {
+            const mmf_float2 c = unpack_pair<Dtype>(pairs[i]);
+            z[2 * i] = fused(c.x, beta, z[2 * i]);
+            z[2 * i + 1] = fused(c.y, beta, z[2 * i + 1]);
         }
+    }
+
+    __attribute__((device, always_inline)) void multiply(float *z, int half, int piece) const
+    {
+        unsigned pairs[PIECE / 4];
+        load_pairs(MMF_GEMM_MULTIPLY, half, piece, pairs);
+        MMF_UNROLL
+        for (int i = 0; i < PIECE / 4; i++) {
+            const mmf_float2 other = unpack_pair<Dtype>(pairs[i]);
+            z[2 * i] *= other.x;
+            z[2 * i + 1] *= other.y;
+        }
+    }
+
+    __attribute__((device, always_inline)) void store_preactivation(const float *z, int half,
+                                                                    int piece) const
+    {
+        const int above = row_above(half);
+        unsigned short *const at = under(MMF_GEMM_PREACTIVATION, above, piece);
+        const long long eight_rows = 8 * args.gemm.strides[MMF_GEMM_PREACTIVATION].row;
+        MMF_UNROLL
+        for (int i = 0; i < PIECE / 4; i++) {
+            if (is_inside(above, piece, i))
+                *(unsigned *)(at + i % 2 * eight_rows + i / 2 * 8) =
+                    pack_pair<Dtype>((mmf_float2){z[2 * i], z[2 * i + 1]});
+        }
+    }
+
+    /* The shared bias of columns is 0. */
+    __attribute__((device, always_inline)) void add_row_bias(float *z, int half) const
+    {
+        const int above = row_above(half);
+        const bool wide = args.gemm.dtype[MMF_GEMM_BIAS] == MMF_GEMM_FLOAT32;
+        float bias[2];
+        MMF_UNROLL
+        for (int eight = 0; eight < 2; eight++) {
+            const long long at = (t.m0 + above + 8 * eight) * args.gemm.strides[MMF_GEMM_BIAS].row;
+            unsigned bits = 0;
+            if (above + 8 * eight < t.rows)
+                bits = wide ? ((const unsigned *)t.matrix(MMF_GEMM_BIAS))[at]
+                            : ((const unsigned short *)t.matrix(MMF_GEMM_BIAS))[at];
+            bias[eight] = bias_of(bits);
+        }
+        asm volatile("" : "+f"(bias[0]), "+f"(bias[1])); /* or each sum finds its own */
+        MMF_UNROLL
+        for (int i = 0; i < PIECE / 2; i++)
+            z[i] += bias[i / 2 % 2];
     }
 
     /* Chunks of a tile that were written, and where the newest one goes. */
@@ -317,7 +394,7 @@ template <int Dtype, int Columns, fragment_code Code = EVERYTHING> struct fragme
             row_bias[g] = (mmf_float2){bias_of(loaded[g][0]), bias_of(loaded[g][1])};
         const bool wide = args.gemm.dtype[MMF_GEMM_BIAS] == MMF_GEMM_FLOAT32;
         int col = 2 * thread;
-        if (!FULL)
+        if (Code == AUXILIARY)
             asm volatile("" : "+r"(col)); /* no register holds the address across products */
         if (col < Columns)
             asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(bias_at(col)),
@@ -369,12 +446,17 @@ template <int Dtype, int Columns, fragment_code Code = EVERYTHING> struct fragme
             for (int piece = 0; piece * PIECE / CHUNK * CHUNK < t.cols; piece++) {
                 float z[PIECE / 2];
                 take(sum, half, piece, z);
-                if (FULL && args.gemm.dtype[MMF_GEMM_C] != MMF_GEMM_ABSENT)
+                if (FULL && has(MMF_GEMM_C))
                     add_c(z, piece);
-                if (Code == C_ALONE)
+                if (Code == AUXILIARY && args.gemm.epilogue == MMF_EPILOGUE_REGISTERS_ROW_BIAS)
+                    add_row_bias(z, half);
+                if (Code == AUXILIARY && has(MMF_GEMM_C))
                     add_loaded_c(z, half, piece);
-                else
-                    activate_as<false, PIECE>(z, z);
+                if (Code == AUXILIARY && has(MMF_GEMM_PREACTIVATION))
+                    store_preactivation(z, half, piece);
+                activate_as<false, PIECE>(z, z);
+                if (Code == AUXILIARY && has(MMF_GEMM_MULTIPLY))
+                    multiply(z, half, piece);
                 store<PIECE>(z, half, half + 1 == end, piece * PIECE, c, batch);
             }
         }
