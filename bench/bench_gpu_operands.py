@@ -50,8 +50,11 @@ KINDS: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
 }
 
 
-def arms_of(kind: str, m: int, n: int, k: int, kernels: list[str]) -> tuple[int, dict[str, Any], Any]:
-    made: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+def arms_of(
+    kind: str, m: int, n: int, k: int, kernels: list[str], device: str = "cuda"
+) -> tuple[int, dict[str, Any], Any]:
+    """How many sets of operands there are, the arms by set, each compared with float64, what explain says of ours."""
+    made: dict[str, Any] = {"device": device, "dtype": torch.bfloat16}
     sets = max(2, min(16, CACHE // (2 * (m * k + n * k + 2 * m * n)) + 1))
     xs = [torch.randn(m, k, **made) for _ in range(sets)]
     ws = [torch.randn(n, k, **made) / k**0.5 for _ in range(sets)]

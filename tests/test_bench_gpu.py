@@ -157,6 +157,15 @@ def test_arms_compute_what_they_say(gpu_arms, activation):
     assert arms["ours"](15).shape == (5, 16 if activation == "swiglu" else 32)
 
 
+def test_arms_with_more_operands_compute_what_they_say():
+    operands = load("bench_gpu_operands", "torch")
+    for kind in operands.KINDS:
+        sets, arms, plan = operands.arms_of(kind, 5, 32, 64, ["cpu_reference", "gemm_simt"], "cpu")
+        assert (sets, [*arms]) == (16, ["mm", "eager", "ours", "cpu_reference", "gemm_simt"])
+        assert plan.kernel.startswith("cpu_")
+        operands.torch.testing.assert_close(arms["ours"](15), arms["eager"](15), rtol=0.02, atol=0.02)
+
+
 def test_a_rival_that_fails_is_left_out_and_ours_is_an_error(gpu_arms, monkeypatch):
     torch = pytest.importorskip("torch")
 
