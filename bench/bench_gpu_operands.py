@@ -3,9 +3,10 @@
     python bench/bench_gpu_operands.py [--rounds N] [--only REGEX] [--kernels NAME ...] [--json FILE]
 
 bfloat16, weights (N, K) as nn.Linear has them. The rival are the steps of eager torch that compute the same. Operands
-rotate, together larger than the last cache; arms and clocks are those of bench_gpu.py. Every result is compared with
-float64 first. Shown are medians in microseconds, the ratios ours / eager with its quartiles and ours / bare torch.mm,
-and the kernel that the plan chose. --kernels: arms beside them that are forced to these kernels or families.
+rotate, together larger than the last cache; arms and clocks are those of bench_gpu.py. The first 64 rows of every
+result and preactivation are compared with float64 first. Shown are medians in microseconds, the ratios ours / eager
+with its quartiles and ours / bare torch.mm, and the kernel that the plan chose. --kernels: arms beside them that are
+forced to these kernels or families.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 from bench_gpu import microseconds
-from gpu_arms import CACHE, wrong
+from gpu_arms import ABSOLUTE, CACHE, RELATIVE, wrong
 
 import matmul_fused as mf
 from matmul_fused.testing import force_kernel
@@ -90,6 +91,12 @@ def arms_of(
             wrong(arms[name], exact, rows, must=True)
         except NotImplementedError:
             del arms[name]
+            continue
+        if "preactivation" in keywords:
+            z = named["Z"][0]
+            product = xs[0][rows].double() @ ws[0].double().t()
+            torch.testing.assert_close(z[rows].double(), product, rtol=RELATIVE, atol=ABSOLUTE)
+            z.fill_(math.nan)
     return sets, arms, mf.explain(xs[0], ws[0].t(), **of_set(0))
 
 

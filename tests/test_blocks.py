@@ -98,7 +98,7 @@ def test_a_weight_stored_by_columns(kernel, shape, k, order):
 @pytest.mark.parametrize("kernel", KERNELS[:-1])
 def test_some_rows_of_a_weight_stored_by_columns(kernel, rows, dtype):
     """Dot products in groups of rows and of four lines, in blocks of k with a rest; of a pair of weights, too."""
-    for k, columns in ((1037, 23), (2048, 8), (9, 6), (32769, 5)):
+    for k, columns in ((1037, 23), (2048, 8), (9, 6), (11009, 5), (32769, 5)):
         A, B, bias = draw((rows, k), dtype), draw((columns, k), dtype).T, draw(columns, dtype)
         for gate in (None, "swiglu") if columns % 2 == 0 else (None,):
             shape = (rows, columns // 2 if gate else columns)

@@ -230,3 +230,12 @@ def test_operands_of_the_epilogue_go_to_ping_pong_and_what_is_general_does_not()
     assert "_aux_" not in mf.explain(a, weight, activation="silu").kernel
     for arguments in ({"activation": "mish"}, {"activation": "mish", "multiply": under}):
         assert mf.explain(a, weight, **arguments).kernel.startswith("gemm_wgmma_128x"), arguments
+
+
+def test_the_general_epilogue_counts_for_every_kernel():
+    """Else a slower product would win where that epilogue takes most of the time."""
+    a, under = DeviceArray(np.zeros((1024, 64), np.float32)), DeviceArray(np.zeros((1024, 1024), np.float32))
+    b = DeviceArray(np.zeros((1024, 64), np.float32).T)
+    fast = mf.explain(a, b).kernel
+    assert not fast.startswith("gemm_simt")
+    assert mf.explain(a, b, activation="mish", multiply=under).kernel == fast

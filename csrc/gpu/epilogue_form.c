@@ -1,6 +1,6 @@
 /* Which of a kernel's two epilogues a problem takes: that in registers (kernels/common/
- * epilogue_registers.h), if its conditions hold, else the general one. Path of a call: asked by
- * gemm.c. */
+ * epilogue_registers.h; kernels/nvidia/fragment_epilogue.h), if its conditions hold, else the
+ * general one. Path of a call: asked by gemm.c and gemm_wgmma.c, and by the models of times. */
 #include "gpu/epilogue_form.h"
 
 #include "gpu/gemm.h"
@@ -14,7 +14,7 @@ static const bool hot[MMF_ACT_COUNT] = {
 #include "problem/activations.def"
 };
 
-/* What the epilogue in registers implements. */
+/* What the epilogue in registers implements; form_of() has more for one family. */
 static const uint32_t features = MMF_HAS(MMF_A) | MMF_HAS(MMF_B) | MMF_HAS(MMF_B_UP) |
                                  MMF_HAS(MMF_BIAS) | MMF_HAS(MMF_BIAS_UP) | MMF_HAS(MMF_C) |
                                  MMF_HAS(MMF_C_UP) | MMF_HAS(MMF_OUT) | MMF_HAS(MMF_FEATURE_GATED) |

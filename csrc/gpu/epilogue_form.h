@@ -8,7 +8,8 @@
  * operands after A and B must begin at multiples of 16 bytes. */
 int mmf_gpu_epilogue_form(const mmf_problem *problem, bool general);
 
-/* The same where that in registers has all operands: gemm_wgmma_pingpong_aux. */
+/* The same of gemm_wgmma_pingpong_aux, whose epilogue in registers has multiply, preactivation, and
+ * C before an activation, too. */
 int mmf_gpu_auxiliary_form(const mmf_problem *problem, bool general);
 
 #endif

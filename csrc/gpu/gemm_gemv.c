@@ -109,6 +109,7 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
     (p->device.type == MMF_ROCM ? mmf_amd_gemv_work
      : kernel->tile_m == 1      ? one_row_work
                                 : few_rows_work)(kernel, p, w);
+    mmf_nvidia_add_epilogue(p, w, GFLOPS);
 }
 
 static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
@@ -173,6 +174,7 @@ static void stream_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work
     w->bytes = -(double)p->n * (double)p->k * weights *
                mmf_dtypes[p->dtype[MMF_B]].size; /* they are counted here */
     mmf_nvidia_set_microseconds(w, first + (taken > memory ? taken : memory), GFLOPS);
+    mmf_nvidia_add_epilogue(p, w, GFLOPS);
 }
 
 static void configure_stream(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
@@ -222,6 +224,7 @@ static void thin_work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *
     if (turns > 0)
         mmf_nvidia_set_microseconds(w, first + turns * steps * step + 1e6 * mmf_nvidia_b_seconds(p),
                                     GFLOPS);
+    mmf_nvidia_add_epilogue(p, w, GFLOPS);
 }
 
 const mmf_family mmf_gpu_mma_thin = {

@@ -1,6 +1,9 @@
 /* The family gemm_simt_splitk: the generic kernel with K cut into pieces, for few tiles and a long
  * K. Path of a call: asked by the plan; splitk.c makes the plan; run() ends in launch_plan.c. */
+#include "gpu/nvidia_tiles.h"
 #include "gpu/splitk.h"
+
+#define GFLOPS 100 /* of a compute unit: as gemm_simt */
 
 /* Products of a piece: from 64 on, doubled until there are 32 pieces at most. It depends on K
  * alone: so do the bits of a row. */
@@ -31,6 +34,7 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
     w->tile_flops =
         2.0 * kernel->tile_m * kernel->tile_n * (double)(l.piece < p->k ? l.piece : p->k);
     mmf_splitk_work(&l, w);
+    mmf_nvidia_add_epilogue(p, w, GFLOPS);
 }
 
 static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
@@ -47,5 +51,5 @@ const mmf_family mmf_gpu_simt_splitk = {
     .run = mmf_gpu_gemm_run,
     .work = work,
     .rows_independent_of_m = true,
-    .gflops_float = 100, /* of a compute unit: as gemm_simt */
+    .gflops_float = GFLOPS,
 };

@@ -1,5 +1,5 @@
-/* The families gemm_wgmma and gemm_wgmma_pingpong: matrix instructions and tensor copies of Hopper.
- * Path of a call: asked by the plan; run() ends in launch_plan.c. */
+/* The families gemm_wgmma, gemm_wgmma_pingpong and gemm_wgmma_pingpong_aux: matrix instructions and
+ * tensor copies of Hopper. Path of a call: asked by the plan; run() ends in launch_plan.c. */
 #include "gpu/wgmma_time.h"
 
 #include "gpu/describe.h"
@@ -266,8 +266,7 @@ static void work(const mmf_kernel *kernel, const mmf_problem *p, mmf_work *w)
         return;
     if (operands && mmf_gpu_repack(p, operands, &repacked))
         seconds += mmf_gpu_repack_seconds(p, &repacked);
-    if (kernel->family == &mmf_gpu_wgmma ? mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_GENERAL
-                                         : !mmf_wgmma_pingpong_hides(kernel, p))
+    if (mmf_wgmma_is_general(kernel, p))
         seconds += mmf_nvidia_general_seconds(p);
     mmf_nvidia_set_microseconds(w, seconds * 1e6, GFLOPS);
 }
@@ -337,7 +336,7 @@ static void configure(const mmf_kernel *kernel, const mmf_problem *p, mmf_config
 /* In registers it has a bias per column and an activation. */
 static void configure_pingpong(const mmf_kernel *kernel, const mmf_problem *p, mmf_config *config)
 {
-    if (!mmf_wgmma_pingpong_hides(kernel, p))
+    if (mmf_wgmma_is_general(kernel, p))
         config->general_epilogue = true;
     configure(kernel, p, config);
 }

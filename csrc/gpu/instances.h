@@ -73,9 +73,9 @@ extern const mmf_family mmf_gpu_mfma_f64;  /* the same, float64 */
 extern const mmf_family mmf_gpu_wmma;      /* of RDNA3 and RDNA4; float16, bfloat16, whole chunks */
 extern const mmf_family mmf_gpu_wmma_thin; /* the same, few rows */
 extern const mmf_family mmf_gpu_wgmma; /* matrix instructions of sm_90a; float16, bfloat16, tf32 */
-extern const mmf_family mmf_gpu_wgmma_pingpong; /* the same, short K or a long epilogue */
+extern const mmf_family mmf_gpu_wgmma_pingpong;     /* the same, short K or a long epilogue */
 extern const mmf_family mmf_gpu_wgmma_pingpong_aux; /* the same with more operands in registers */
-extern const mmf_family mmf_gpu_mma_thin;       /* few rows; sm_90a; float16, bfloat16 */
+extern const mmf_family mmf_gpu_mma_thin;           /* few rows; sm_90a; float16, bfloat16 */
 extern const mmf_family mmf_gpu_gemv;        /* few rows; sm_90a, AMD; float16, bfloat16, float32 */
 extern const mmf_family mmf_gpu_gemv_stream; /* one row, a large B; sm_90a; float16, bfloat16 */
 extern const mmf_family mmf_gpu_mma; /* of sm_80 and later; float16, bfloat16, tf32, float64 */

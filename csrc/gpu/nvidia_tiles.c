@@ -129,9 +129,12 @@ double mmf_nvidia_general_seconds(const mmf_problem *p)
      * fitted to gemm_wgmma on an H200. The times of float64, which has no other epilogue, contain
      * it. */
     const double element = 0.2, activation = 0.27, operand = 0.5;
-    static const mmf_operand operands[] = {MMF_BIAS, MMF_C, MMF_PREACTIVATION, MMF_MULTIPLY};
+    static const mmf_operand operands[] = {MMF_BIAS,    MMF_BIAS_UP,       MMF_C,
+                                           MMF_C_UP,    MMF_PREACTIVATION, MMF_PREACTIVATION_UP,
+                                           MMF_MULTIPLY};
     const double elements = (double)p->m * (double)p->n * (double)mmf_gpu_batches(p);
-    double each = element + (p->activation != MMF_ACT_NONE ? activation : 0);
+    double each =
+        (mmf_problem_gated(p) ? 2 : 1) * element + (p->activation != MMF_ACT_NONE ? activation : 0);
     if (p->dtype[MMF_A] == MMF_FLOAT64 || mmf_gpu_units(p->device) <= 0)
         return 0;
     for (size_t i = 0; i < sizeof operands / sizeof *operands; i++)
@@ -139,12 +142,14 @@ double mmf_nvidia_general_seconds(const mmf_problem *p)
     return 1e-9 * each * elements / mmf_gpu_units(p->device);
 }
 
-/* Microseconds, where p does not take the epilogue in registers. */
-static double general_time(const mmf_problem *p)
+void mmf_nvidia_add_epilogue(const mmf_problem *p, mmf_work *w, double gflops)
 {
-    return mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_GENERAL
-               ? 1e6 * mmf_nvidia_general_seconds(p)
-               : 0;
+    const double units = mmf_gpu_units(p->device);
+    if (p->device.type != MMF_CUDA || units <= 0 ||
+        mmf_gpu_epilogue_form(p, false) != MMF_EPILOGUE_GENERAL)
+        return;
+    const double waves = w->tiles <= units ? 1 : w->tiles / units; /* as plan/cost.c has it */
+    w->tile_flops += mmf_nvidia_general_seconds(p) * gflops * 1e9 / waves;
 }
 
 void mmf_nvidia_set_microseconds(mmf_work *w, double microseconds, double gflops)
@@ -158,7 +163,8 @@ void mmf_nvidia_tiles_work(const mmf_tile_time *rows, size_t count, double gflop
 {
     const mmf_tile_time *t = time_of(rows, count, kernel, p);
     if (t && mmf_gpu_units(p->device) > 0)
-        mmf_nvidia_set_microseconds(w, microseconds(t, kernel, p, 1) + general_time(p), gflops);
+        mmf_nvidia_set_microseconds(w, microseconds(t, kernel, p, 1), gflops);
+    mmf_nvidia_add_epilogue(p, w, gflops);
 }
 
 void mmf_nvidia_tiles_configure(const mmf_kernel *kernel, const mmf_problem *p,
@@ -233,7 +239,8 @@ void mmf_nvidia_split_work(const mmf_tile_time *rows, size_t count, double gflop
     double time;
     parts_of(rows, count, kernel, p, &time);
     if (time > 0)
-        mmf_nvidia_set_microseconds(w, time + general_time(p), gflops);
+        mmf_nvidia_set_microseconds(w, time, gflops);
+    mmf_nvidia_add_epilogue(p, w, gflops);
 }
 
 void mmf_nvidia_split_configure(const mmf_tile_time *rows, size_t count, const mmf_kernel *kernel,

@@ -28,8 +28,12 @@ void mmf_nvidia_tiles_work(const mmf_tile_time *rows, size_t count, double gflop
 /* Set *work to one tile whose operations take so long at `gflops`. */
 void mmf_nvidia_set_microseconds(mmf_work *work, double microseconds, double gflops);
 
-/* What the general epilogue takes. */
+/* What the general epilogue takes beside what the times of tiles contain. */
 double mmf_nvidia_general_seconds(const mmf_problem *problem);
+
+/* Add it to the work of a kernel that has it where the one in registers is refused. Nothing on
+ * other vendors' GPUs. */
+void mmf_nvidia_add_epilogue(const mmf_problem *problem, mmf_work *work, double gflops);
 
 /* What B takes from memory, or the weights of a gate: where kernels wait for it, what they do
  * before and after comes on top. */

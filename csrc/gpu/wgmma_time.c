@@ -1,4 +1,4 @@
-/* Tiles and times of gemm_wgmma and gemm_wgmma_pingpong. Path of a call: see wgmma_time.h. */
+/* Tiles and times of gemm_wgmma and its ping-pong kernels. Path of a call: see wgmma_time.h. */
 #include "gpu/wgmma_time.h"
 
 #include "gpu/describe.h"
@@ -113,23 +113,27 @@ static bool has(const mmf_problem *p, int operand)
     return p->dtype[operand] != MMF_ABSENT;
 }
 
-bool mmf_wgmma_pingpong_hides(const mmf_kernel *kernel, const mmf_problem *p)
+bool mmf_wgmma_is_general(const mmf_kernel *kernel, const mmf_problem *p)
 {
     if (kernel->family == &mmf_gpu_wgmma_pingpong_aux)
-        return mmf_gpu_auxiliary_form(p, false) != MMF_EPILOGUE_GENERAL;
-    return mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_REGISTERS && !has(p, MMF_C);
+        return mmf_gpu_auxiliary_form(p, false) == MMF_EPILOGUE_GENERAL;
+    const int form = mmf_gpu_epilogue_form(p, false);
+    return kernel->family == &mmf_gpu_wgmma ? form == MMF_EPILOGUE_GENERAL
+                                            : form != MMF_EPILOGUE_REGISTERS || has(p, MMF_C);
 }
 
-/* Microseconds of a tile for operands that lie under it, of C on an H200: gemm_wgmma has C from the
- * registers of the sums, or all by the general epilogue, which is not counted here. */
+/* Microseconds of a tile for operands in registers, on an H200. slow: of a column of C in
+ * gemm_wgmma; code, fast: of a tile, and of a column of each operand, in gemm_wgmma_pingpong_aux.
+ */
 static double operands_time(const mmf_kernel *kernel, const mmf_problem *p)
 {
     const double slow = 0.034, fast = 0.02, code = 0.2;
+    if (mmf_wgmma_is_general(kernel, p))
+        return 0;
     if (kernel->family == &mmf_gpu_wgmma_pingpong_aux)
         return code + fast * kernel->tile_n *
                           (has(p, MMF_C) + has(p, MMF_MULTIPLY) + has(p, MMF_PREACTIVATION));
-    if (kernel->tile_m < MMF_WGMMA_TALL_ROWS || p->dtype[MMF_A] == MMF_FLOAT32 || !has(p, MMF_C) ||
-        mmf_gpu_epilogue_form(p, false) == MMF_EPILOGUE_GENERAL)
+    if (kernel->tile_m < MMF_WGMMA_TALL_ROWS || p->dtype[MMF_A] == MMF_FLOAT32 || !has(p, MMF_C))
         return 0;
     return slow * kernel->tile_n;
 }
@@ -160,7 +164,7 @@ double mmf_wgmma_seconds(const mmf_kernel *kernel, const mmf_problem *p, double 
     const bool dear = p->activation != MMF_ACT_NONE && p->activation != MMF_ACT_RELU;
     const double end = (dear ? t->dear : 0) + operands_time(kernel, p);
     const double epilogue = t->hidden + end;
-    const bool hides = pingpong && mmf_wgmma_pingpong_hides(kernel, p);
+    const bool hides = pingpong && !mmf_wgmma_is_general(kernel, p);
     const double parted = halving * kernel->tile_m * log +
                           (kernel->tile_m >> log < MMF_WGMMA_STORED_ROWS ? by_lines : 0);
     const double loads = memory * 1e6 * mmf_nvidia_b_seconds(p);

@@ -15,8 +15,9 @@ uint32_t mmf_wgmma_width(const mmf_kernel *kernel, const mmf_problem *problem, i
 /* Do two workgroups, one above the other, share B, where none has a part of k? */
 bool mmf_wgmma_shares_b(const mmf_kernel *kernel, const mmf_problem *problem);
 
-/* Does a kernel of ping-pong finish a tile in registers, behind the products of another? */
-bool mmf_wgmma_pingpong_hides(const mmf_kernel *kernel, const mmf_problem *problem);
+/* Does a kernel finish its tiles with the general epilogue? One of ping-pong hides the other behind
+ * the products of another tile. */
+bool mmf_wgmma_is_general(const mmf_kernel *kernel, const mmf_problem *problem);
 
 /* Tiles run down groups of so many rows of clusters. */
 unsigned mmf_wgmma_group_rows(const mmf_problem *problem);

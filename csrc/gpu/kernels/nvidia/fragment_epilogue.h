@@ -1,9 +1,10 @@
 /* The epilogue in registers on sums as a warpgroup's matrix instructions leave them: a thread has
  * pairs of neighbouring columns in two rows of every eight columns. What it implements is what
- * common/epilogue_registers.h does; gpu/epilogue_form.c says when.
- * Path of a call: the last step of a tile of gemm_wgmma and gemm_wgmma_pingpong, from the sums to
- * global memory by way of lines in shared memory, swizzled where they are of 128 bytes. C may be
- * out: its elements under a tile are read before the tile's columns are stored. */
+ * common/epilogue_registers.h does; of AUXILIARY multiply, preactivation and C before an
+ * activation, too. gpu/epilogue_form.c says when. Path of a call: the last step of a tile of
+ * gemm_wgmma and its ping-pong kernels, from the sums to global memory by way of lines in shared
+ * memory, swizzled where they are of 128 bytes. C may be out: its elements under a tile are read
+ * before the tile's columns are stored. */
 #ifndef MMF_FRAGMENT_EPILOGUE_H
 #define MMF_FRAGMENT_EPILOGUE_H
 
@@ -254,7 +255,7 @@ template <int Dtype, int Columns, fragment_code Code = EVERYTHING> struct fragme
     }
 
     /* Pair i of an operand is under z[2 * i]: those of two rows alternate. All loads are under way
-     * before one is used; for add_c() there are registers for two. */
+     * before one is used, which EVERYTHING has no registers for: add_c(). */
     __attribute__((device, always_inline)) void load_pairs(int operand, int half, int piece,
                                                            unsigned (&pairs)[PIECE / 4]) const
     {
@@ -308,7 +309,7 @@ template <int Dtype, int Columns, fragment_code Code = EVERYTHING> struct fragme
         }
     }
 
-    /* The shared bias of columns is 0. */
+    /* With a bias per row that of columns, in shared memory, is 0. */
     __attribute__((device, always_inline)) void add_row_bias(float *z, int half) const
     {
         const int above = row_above(half);

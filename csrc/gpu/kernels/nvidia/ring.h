@@ -1,5 +1,5 @@
 /* What PTX calls asynchronous: barriers in shared memory, tensor copies, launches that overlap.
- * Path of a call: the main loops of gemm_wgmma and gemm_wgmma_pingpong; the ring of
+ * Path of a call: the main loops of gemm_wgmma and its ping-pong kernels; the ring of
  * gemm_gemv_stream; the begin of gemm_gemv and of repack. Semantics and syntax: the PTX ISA,
  * mbarrier, cp.async.bulk.tensor and griddepcontrol. Shared memory is named by its 32-bit address.
  */

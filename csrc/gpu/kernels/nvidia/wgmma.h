@@ -1,6 +1,6 @@
 /* Matrix instructions of a warpgroup: 64 rows of A by Columns columns of B, both in shared memory
  * in swizzled lines of 128 bytes, 32 bytes along k at a time. Path of a call: the main loops of
- * gemm_wgmma and gemm_wgmma_pingpong. Descriptors and registers: the PTX ISA, wgmma.mma_async. */
+ * gemm_wgmma and its ping-pong kernels. Descriptors and registers: the PTX ISA, wgmma.mma_async. */
 #ifndef MMF_NVIDIA_WGMMA_H
 #define MMF_NVIDIA_WGMMA_H
 

@@ -1,6 +1,6 @@
 /* A tile that both warpgroups multiply, 64 rows of tall each: the products of a part of k, and the
  * end of a workgroup that has one tile, whose sums go through the ring's memory to an epilogue of
- * common/. Path of a call: from gemm_wgmma.hip, and from gemm_wgmma_pingpong.hip for the general
+ * common/. Path of a call: from gemm_wgmma.hip, and from the ping-pong kernels for the general
  * epilogue. */
 #ifndef MMF_NVIDIA_WGMMA_ONE_TILE_H
 #define MMF_NVIDIA_WGMMA_ONE_TILE_H

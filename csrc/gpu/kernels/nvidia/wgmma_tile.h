@@ -1,6 +1,6 @@
 /* What the kernels on Hopper's matrix instructions share: how a tile lies in shared memory, which
  * tiles a workgroup takes, the warp that fills the ring, and how a workgroup begins and ends.
- * Path of a call: gemm_wgmma.hip and gemm_wgmma_pingpong.hip, of which a workgroup is two
+ * Path of a call: gemm_wgmma.hip and the ping-pong kernels, of which a workgroup is two
  * warpgroups that multiply and one whose first warp copies A and B. */
 #ifndef MMF_NVIDIA_WGMMA_TILE_H
 #define MMF_NVIDIA_WGMMA_TILE_H
@@ -26,7 +26,7 @@ enum {
     TALL_BYTES = TALL_ROWS * MMF_WGMMA_LINE,
     HALF_N = row::tile_n / 2, /* most columns of B that are loaded at once; gated: of a stream */
     HALF_BYTES = HALF_N * MMF_WGMMA_LINE,
-    /* Tiles of these columns are of gemm_wgmma_pingpong alone, which has no gates. */
+    /* Tiles of these columns are of ping-pong alone, which has no gates. */
     TAKES_GATES = row::tile_n != 112 && row::tile_n != 160 && row::tile_n != 192,
     BOX_BYTES = 64 * MMF_WGMMA_LINE, /* 64 rows */
     SUMS = FLAT / 2,                 /* of a thread */
