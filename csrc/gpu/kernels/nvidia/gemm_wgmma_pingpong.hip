@@ -3,21 +3,10 @@
  * gpu/launch_plan.c.
  *
  * With the epilogue in registers, which has a bias per column and no C, two warpgroups multiply by
- * turns (wgmma_turns.h). With the general epilogue a workgroup has one tile, of which each warpgroup
- * multiplies 64 rows. */
+ * turns: wgmma_turns.h. */
 #include "gpu/kernels/nvidia/wgmma_turns.h"
-
-struct consumers : by_turns {
-    static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
-    {
-        if (takes_turns(args))
-            alternating<plain_epilogue>::run(args, r);
-        else
-            consume_one(args, r);
-    }
-};
 
 MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
-    run_workgroup<consumers>(args);
+    run_workgroup<by_turns<PLAIN>>(args);
 }

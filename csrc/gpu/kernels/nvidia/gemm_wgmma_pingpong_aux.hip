@@ -4,19 +4,7 @@
  * among theirs. */
 #include "gpu/kernels/nvidia/wgmma_turns.h"
 
-typedef fragment_epilogue<row::operands, FLAT, AUXILIARY> aux_epilogue;
-
-struct consumers : by_turns {
-    static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
-    {
-        if (takes_turns(args))
-            alternating<aux_epilogue>::run(args, r);
-        else
-            consume_one(args, r);
-    }
-};
-
 MMF_ENTRY MMF_THREADS(row::threads) void MMF_KERNEL(MMF_ARGUMENT mmf_wgmma_args args)
 {
-    run_workgroup<consumers>(args);
+    run_workgroup<by_turns<AUXILIARY>>(args);
 }

@@ -12,10 +12,8 @@
 #include "gpu/kernels/nvidia/wgmma_one_tile.h"
 
 static_assert(!SWAPPED && !ROUNDED, "kernels.def");
-typedef fragment_epilogue<row::operands, FLAT, PLAIN> plain_epilogue;
-enum {
-    HALVES = plain_epilogue::HALVES
-}; /* of a tile's rows: 64 each, which an instruction takes */
+typedef fragment_epilogue<row::operands, FLAT, PLAIN> lines; /* as those of AUXILIARY */
+enum { HALVES = lines::HALVES }; /* of a tile's rows: 64 each, which an instruction takes */
 
 /* Named barriers, two each: the number of who waits is added. TURN: the other's products are all
  * under way. STORED: the one store buffer has been read. Those below are meet_consumers()'s and the
@@ -78,7 +76,7 @@ MMF_DEVICE unsigned multiply_rest(const mmf_wgmma_args &args, ring &r, int threa
 /* Stages that hold the sums of 64 rows. Where the consumers have one store buffer, who helps with
  * the last tile stores from one more stage. */
 enum { GIVEN = (SUMS * GROUP * 4 + STAGE_BYTES - 1) / STAGE_BYTES, OF_STAGE = SUMS / GIVEN };
-enum { ONE_BUFFER = plain_epilogue::ONE_BUFFER };
+enum { ONE_BUFFER = lines::ONE_BUFFER };
 static_assert(GIVEN + ONE_BUFFER <= STAGES, "they are of one tile");
 static_assert(SUMS % (4 * GIVEN) == 0, "16 bytes are in one stage");
 
@@ -222,14 +220,22 @@ template <class Epilogue> struct alternating {
     }
 };
 
-/* What a warpgroup that multiplies does besides the epilogues; GIVERS: of the last tile's second
- * half. */
-struct by_turns {
-    enum { GIVERS = GROUP };
+/* What a warpgroup that multiplies does; Code: of the epilogue in registers. With the general one a
+ * workgroup has one tile, of which each warpgroup multiplies 64 rows. */
+template <fragment_code Code> struct by_turns {
+    enum { GIVERS = GROUP }; /* of the last tile's second half */
 
     static __attribute__((device, always_inline)) int readers(const mmf_wgmma_args &args)
     {
         return takes_turns(args) ? 1 : CONSUMERS;
+    }
+
+    static __attribute__((device, always_inline)) void run(const mmf_wgmma_args &args, ring r)
+    {
+        if (takes_turns(args))
+            alternating<fragment_epilogue<row::operands, FLAT, Code>>::run(args, r);
+        else
+            consume_one(args, r);
     }
 };
 
