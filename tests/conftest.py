@@ -198,6 +198,12 @@ def accounts(pytestconfig: Any) -> Accounts:
     return pytestconfig.mmf_accounts
 
 
+@pytest.fixture(scope="session", autouse=True)
+def inductor_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Not the user's: what another program compiled for fewer instructions than this one sees gives wrong values."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+
+
 @pytest.fixture(autouse=True)
 def clean_simulator(pytestconfig: Any) -> Iterator[None]:
     """On a simulated GPU, a violation of its rules fails the test; its counters go into the accounts."""

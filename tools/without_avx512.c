@@ -5,7 +5,12 @@
  * the package.
  *
  *     cc -shared -fPIC -O2 -o without_avx512.so tools/without_avx512.c -ldl
- *     LD_PRELOAD=$PWD/without_avx512.so python -m pytest ... */
+ *     LD_PRELOAD=$PWD/without_avx512.so python -m pytest ...
+ *
+ * torch.compile also reads /proc/cpuinfo, which must say the same:
+ *
+ *     sed -E 's/ (avx512|avx_vnn|amx)\w+//g' /proc/cpuinfo >cpuinfo
+ *     unshare -m sh -c 'mount --bind cpuinfo /proc/cpuinfo && LD_PRELOAD=... python -m pytest ...' */
 #define _GNU_SOURCE
 #include <cpuid.h>
 #include <dlfcn.h>
