@@ -405,6 +405,15 @@ def test_explain_beside_the_clock(bench_explain, tmp_path, capsys):
     assert "wanted 90 %" in capsys.readouterr().out
 
 
+def test_decoding_beside_a_bare_loop(bench_cpu, tmp_path, capsys):
+    bench, path = load("bench_decode", "torch"), tmp_path / "decode.json"
+    assert bench.main(["--quick", "--only", "1x768x768 float32", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["regime"] for row in rows] == ["rotated", "hot"]
+    assert all(share > 0 for row in rows for way in bench.WAYS for share in row["shares"][way])
+    assert "lines reach 0.90" in capsys.readouterr().out
+
+
 def test_what_linear_costs():
     bench = load("bench_linear", "torch")
     for recorded, columns in ((False, 3), (True, 2)):
