@@ -14,6 +14,8 @@
 #define MMF_BLOCK_N 1024
 #define MMF_LOCAL_M 160
 #define MMF_LOCAL_WIDE_M 384
+#define MMF_LOCAL_WIDEST_M 768
+#define MMF_SHARED_ROWS_THREADS 1
 #define MMF_BLOCK_N_LOCAL 256
 #define MMF_SMALL /* code: what is large is not inlined */
 #define MMF_PLAIN_COLUMNS 256
