@@ -122,6 +122,11 @@ bool mmf_cpu_has_avx512_bf16(void)
     return mmf_cpu_has_avx512() && get()->avx512_bf16;
 }
 
+double mmf_cpu_avx512_gflops(void)
+{
+    return get()->amd ? 108 : 175;
+}
+
 double mmf_cpu_bf16_gflops(void)
 {
     return get()->amd ? 300 : 60;

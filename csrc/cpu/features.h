@@ -16,9 +16,13 @@ bool mmf_cpu_has_avx512(void);
 /* AVX512_BF16 besides. */
 bool mmf_cpu_has_avx512_bf16(void);
 
-/* What a thread sustains with it, 1e9 operations a second, for the cost model. VDPBF16PS issues as
- * often as an FMA on AMD's CPUs (measured on Zen 5: 470 beside 236 from registers), half as often
- * or less on Intel's (83 beside 170 on a Xeon): there widening to float wins. */
+/* What a thread sustains with AVX-512, 1e9 operations a second, for the cost model: measured on a
+ * Xeon with AMX and on Zen 4. */
+double mmf_cpu_avx512_gflops(void);
+
+/* The same of AVX512_BF16. VDPBF16PS issues as often as an FMA on AMD's CPUs (measured on Zen 5:
+ * 470 beside 236 from registers), half as often or less on Intel's (83 beside 170 on a Xeon): there
+ * widening to float wins. */
 double mmf_cpu_bf16_gflops(void);
 
 /* NULL if this process may use the tiles of AMX for bfloat16, and AVX-512 beside; else what it

@@ -5,17 +5,22 @@
 
 #include "plan/backends.h"
 
-/* What a kind of device brings besides its kernels' figures. A GPU's are assumed, not measured;
- * what all units of a known one reach, gpu/parts.def says. */
-typedef struct device_cost {
-    double call_seconds;                             /* fixed cost of a call, and */
-    double launch_seconds;                           /* of another launch in it */
-    double bytes_per_second, bytes_per_second_limit; /* of a unit's share, of all units */
-    double exposed; /* of the shorter of computing and memory: what the longer does not hide */
-} device_cost;
+/* What GPUs bring besides their kernels' figures: assumed, not measured; what all units of a known
+ * one reach, gpu/parts.def says. */
+#define GPU_CALL_SECONDS 5e-6
+#define GPU_BYTES_PER_SECOND 30e9 /* a unit's share, and */
+#define GPU_BYTES_LIMIT 4000e9    /* of all units */
+/* Of the shorter of computing and memory; the longer hides the rest. */
+#define GPU_EXPOSED (1. / 16)
 
-static const device_cost host = {0.2e-6, 0, 15e9, 100e9, 0},
-                         gpu = {5e-6, MMF_LAUNCH_SECONDS, 30e9, 4000e9, 1. / 16};
+/* The same of CPUs, fitted to bench_explain.py on a Xeon with AMX; a unit is a thread. */
+#define CPU_CALL_SECONDS 1.6e-6
+#define CPU_WAKE_SECONDS 3e-6 /* of threads */
+#define CPU_BYTES_PER_SECOND 12.5e9
+#define CPU_BYTES_LIMIT 100e9
+#define CPU_CACHED_BYTES (1 << 20) /* operands that stay in caches, and */
+#define CPU_CACHED_BYTES_PER_SECOND 60e9
+#define CPU_ACTIVATION_SECONDS 0.5e-9 /* of one output, but for relu */
 
 static double batches_of(const mmf_problem *p)
 {
@@ -93,24 +98,38 @@ double mmf_plan_gflops(const mmf_problem *p, const mmf_kernel *kernel)
     return family->rate ? family->rate() : family->gflops_float;
 }
 
+/* Packing, computing and storing take turns: nothing hides anything. */
+static double cpu_seconds(const mmf_problem *p, double gflops, double threads, double bytes)
+{
+    double seconds = CPU_CALL_SECONDS + (threads > 1 ? CPU_WAKE_SECONDS : 0);
+    double bandwidth = threads * CPU_BYTES_PER_SECOND;
+    if (bandwidth > CPU_BYTES_LIMIT)
+        bandwidth = CPU_BYTES_LIMIT;
+    if (bytes <= CPU_CACHED_BYTES)
+        bandwidth = threads * CPU_CACHED_BYTES_PER_SECOND;
+    if (p->activation != MMF_ACT_NONE && p->activation != MMF_ACT_RELU)
+        seconds += mmf_plan_outputs(p) * CPU_ACTIVATION_SECONDS / threads;
+    return seconds + mmf_plan_flops(p) / (threads * gflops * 1e9) + bytes / bandwidth;
+}
+
 double mmf_plan_seconds(const mmf_problem *p, const mmf_kernel *kernel, double units, double bytes)
 {
-    const device_cost *device = p->device.type == MMF_CPU ? &host : &gpu;
     const double gflops = mmf_plan_gflops(p, kernel);
-    double bandwidth = device->bytes_per_second * units, flops = mmf_plan_flops(p) / units;
-    double fixed = device->call_seconds;
-    double limit = p->device.type == MMF_CPU ? 0 : mmf_device_bandwidth(p->device);
-    limit = limit > 0 ? limit : device->bytes_per_second_limit;
+    if (p->device.type == MMF_CPU)
+        return cpu_seconds(p, gflops, units, bytes);
+    double bandwidth = GPU_BYTES_PER_SECOND * units, flops = mmf_plan_flops(p) / units;
+    double fixed = GPU_CALL_SECONDS, limit = mmf_device_bandwidth(p->device);
+    limit = limit > 0 ? limit : GPU_BYTES_LIMIT;
     if (bandwidth > limit)
         bandwidth = limit;
-    if (p->device.type != MMF_CPU && units > 0) {
+    if (units > 0) {
         const mmf_work work = work_of(p, kernel);
         const double waves = work.tiles <= units ? 1 : work.tiles / units;
         flops = waves * work.tile_flops; /* that a unit is busy with: one whole tile at least */
         bytes += work.bytes;
-        fixed += (work.launches - 1) * device->launch_seconds;
+        fixed += (work.launches - 1) * MMF_LAUNCH_SECONDS;
     }
     const double compute = flops / (gflops * 1e9), memory = bytes / bandwidth;
-    return fixed + (compute > memory ? compute + memory * device->exposed
-                                     : memory + compute * device->exposed);
+    return fixed +
+           (compute > memory ? compute + memory * GPU_EXPOSED : memory + compute * GPU_EXPOSED);
 }
