@@ -72,7 +72,7 @@ class Weights:
 
 def run(problem: Problem, hot: bool, read: Callable[[int, int, int], None], quick: bool) -> dict[str, Any]:
     cache = 0 if hot else 2 * machine.last_level_cache()
-    copies = rotate(lambda _: Weights(problem), problem.nbytes, cache_bytes=cache, most=128)[: 1 if hot else None]
+    copies = rotate(lambda _: Weights(problem), problem.nbytes, cache_bytes=cache, most=4 if quick else 1024)
     limits: dict[str, Any] = {"rounds": 25, "sample_seconds": 0.02, "budget_seconds": 3.0, "between": settle}
     if quick:
         limits = {"rounds": 3, "sample_seconds": 0.0, "warm_up_seconds": 0.0}

@@ -1,6 +1,6 @@
-/* The cost model: a roofline with the figures of the kernel's family, of whole tiles on a GPU, at
- * least one wave of them. Path of a call: the choice among kernels compares them by it; explain
- * shows it. */
+/* The cost model, by the figures of the kernel's family: on a GPU a roofline of whole tiles, at
+ * least one wave of them; on a CPU a sum. Path of a call: the choice among kernels compares them by
+ * it; explain shows it. */
 #include "plan/plan.h"
 
 #include "plan/backends.h"
