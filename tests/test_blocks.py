@@ -76,21 +76,26 @@ def test_few_rows_of_a_weight_that_comes_from_memory(kernel, gate, dtype):
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("k", [256, 300, 1056])
-@pytest.mark.parametrize("shape", [(9, 17), (33, 161), (70, 200), (128, 130)])
+@pytest.mark.parametrize("k", [256, 300, 1056, 4200])
+@pytest.mark.parametrize("activation", ["relu", "swiglu"])
+@pytest.mark.parametrize("shape", [(9, 17), (33, 161), (70, 200), (128, 130), (390, 400)])
 @pytest.mark.parametrize("kernel", mf.info().kernels[:-1])
-def test_a_weight_stored_by_columns(kernel, shape, k, order):
-    """Its columns are packed whole, or are the rows of tiles; K ends within a tile or with one, in one piece or two."""
+def test_a_weight_stored_by_columns(kernel, shape, activation, k, order):
+    """Its columns are packed whole, or are the rows of tiles, where they lie or in strips; K ends within a tile or with
+    one, in one piece or two. The two weights of a gated call have other gaps between columns."""
     rows, columns = shape
     A, B, bias = draw((rows, k), "bfloat16"), draw((columns, k), "bfloat16").T, draw(columns, "bfloat16")
+    if activation == "swiglu":
+        up = draw((columns, k + 40), "bfloat16", seed=7)[:, :k].T
+        B, bias = (B, up), (bias, draw(columns, "bfloat16", seed=8))
     out = np.full(shape, np.nan, dtype_of("bfloat16"), order=order)
     with force_kernel(kernel):
         try:
-            mf.matmul_fused(A, B, bias, "relu", out=out)
+            mf.matmul_fused(A, B, bias, activation, out=out)
         except NotImplementedError as refusal:
             assert kernel not in KERNELS, "a row of this CPU takes the call"
             pytest.skip(f"{kernel} ran nothing: {refusal}")
-    check(out, A, B, bias, "relu")
+    check(out, A, B, bias, activation)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

@@ -328,12 +328,14 @@ static void run_row(test_case *t, const mmf_kernel *row)
     const size_t bytes = (size_t)(t->buffers[MMF_OUT].elements * element_size(p->dtype[MMF_OUT]));
     void *once = malloc(bytes);
     memcpy(once, t->buffers[MMF_OUT].memory, bytes);
-    config.threads = 2 + random_below(3);
+    mmf_cpu_set_threads(2 + random_below(3));
+    row->family->configure(row, p, &config);
     restore(t);
     check(row->family->run(p, &config, &t->at, NULL) == MMF_OK &&
               memcmp(once, t->buffers[MMF_OUT].memory, bytes) == 0,
           "%s: other bits than on one thread", describe(t, row, config.threads));
-    config.threads = 1;
+    mmf_cpu_set_threads(1);
+    row->family->configure(row, p, &config);
     run_asked(t, row, &config, once, bytes);
     free(once);
 }
