@@ -66,10 +66,11 @@ PROBLEMS = (
     Problem("small", 64, 1024, 1024, "bfloat16", activation="relu"),
     Problem("small", 128, 128, 128, activation="relu"),
     Problem("small", 128, 128, 128, "bfloat16", activation="relu"),
-    Problem("mlp", 1, 5632, 1024, activation="swiglu"),
-    Problem("mlp", 64, 5632, 1024, activation="swiglu"),
-    Problem("mlp", 64, 5632, 1024, "bfloat16", activation="swiglu"),
-    Problem("mlp", 512, 5632, 1024, activation="swiglu"),
+    *(
+        Problem("mlp", m, 5632, 1024, dtype, activation="swiglu")
+        for m in (1, 64, 512)
+        for dtype in ("float32", "bfloat16", "float16")
+    ),
     Problem("layout", 1024, 1024, 1024, layout="KN"),
     Problem("layout", 64, 1024, 1024, activation="relu", layout="KN"),
     Problem("layout", 128, 128, 64, activation="relu", batch=16),
@@ -137,7 +138,7 @@ def run(problem: Problem, quick: bool, seconds: float = 4.0) -> dict[str, Any]:
         "problem": {"name": problem.name, **asdict(problem)},
         "regime": "hot" if hot else "rotated",
         "copies": len(copies),
-        "arms": timed(ways.calls),
+        "arms": timed(ways.calls | rivals.products(problem)),
         "loop": timed(rivals.alternating(problem)),
         "skipped": ways.skipped,
         "relative_errors": errors,

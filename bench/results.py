@@ -75,6 +75,7 @@ def _ratios(row: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
         "prepacked": ("torch eager", "matmul_fused, prepacked"),
         "torch.compile": ("torch.compile", "matmul_fused"),
         "NumPy": ("NumPy", "matmul_fused"),
+        "NumPy, product alone": ("NumPy, product alone", "matmul_fused"),
     }
     found = {
         name: ratio(arms[rival], arms[ours]) for name, (rival, ours) in pairs.items() if {rival, ours} <= arms.keys()
@@ -113,7 +114,7 @@ def _verdict(value: float, wanted: float) -> str:
 
 
 def summary(rows: Sequence[dict[str, Any]], goals: dict[str, Goal]) -> list[str]:
-    """What the project asks for on this kind of machine, and whether these rows have it; and the tiny problems."""
+    """What the project asks for on this kind of machine, and whether these rows have it."""
     lines = []
     for dtype, goal in goals.items():
         found = {name_of(r): _ratios(r) for r in rows if r["problem"]["listed"] and r["problem"]["dtype"] == dtype}
@@ -127,7 +128,24 @@ def summary(rows: Sequence[dict[str, Any]], goals: dict[str, Goal]) -> list[str]
             f"{_verdict(found[least]['torch eager'][2], goal.least)}, {least}; prepacked: mean "
             f"{f'{packed:.2f}' if goal.prepacked is None else _verdict(packed, goal.prepacked)}."
         )
-    tiny = [_ratios(r)["torch eager"][0] for r in rows if r["problem"]["group"] == "tiny"]
+    ratios = [_ratios(r) for r in rows]
+    products = [r["NumPy, product alone"] for r in ratios if "NumPy, product alone" in r]
+    if products:
+        mean = _verdict(statistics.geometric_mean(median for median, _, _ in products), 1)
+        least = _verdict(min(high for _, _, high in products), 0.9)
+        lines.append(
+            f"float32, {len(products)} listed problems, NumPy's product alone / our call with its bias and activation: "
+            f"mean {mean}, least by its upper quartile {least}."
+        )
+    gated = [r for r, row in zip(ratios, rows, strict=True) if row["problem"]["activation"] == "swiglu"]
+    if gated:
+        means = (
+            f"{rival}: mean {_verdict(statistics.geometric_mean(r[rival][0] for r in gated if rival in r), 1.4)}"
+            for rival in ("torch eager", "torch.compile")
+            if any(rival in r for r in gated)
+        )
+        lines.append(f"swiglu, {len(gated)} problems, {', '.join(means)}.")
+    tiny = [r["torch eager"][0] for r, row in zip(ratios, rows, strict=True) if row["problem"]["group"] == "tiny"]
     if tiny:
         mean = _verdict(statistics.geometric_mean(tiny), 1.5)
         lines.append(f"Tiny problems, torch eager: mean {mean}, least {_verdict(min(tiny), 1)}.")

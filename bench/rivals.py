@@ -24,6 +24,7 @@ OURS, OURS_OUT, PACKED, PACKED_OUT = (
     f"matmul_fused{what}" for what in ("", ", out=", ", prepacked", ", prepacked, out=")
 )
 EAGER, COMPILED, NUMPY = "torch eager", "torch.compile", "NumPy"
+PRODUCT = "NumPy, product alone"
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,13 @@ def ways(problem: Problem, operands: Operands) -> Ways:
     else:
         calls[NUMPY] = _numpy
     return Ways(calls, skipped)
+
+
+def products(problem: Problem) -> dict[str, Callable[[Operands], Any]]:
+    """NumPy's product of the listed float32 problems without bias and activation: less than what the ways compute."""
+    if not (problem.listed and problem.dtype == "float32"):
+        return {}
+    return {PRODUCT: lambda o: o.x.numpy() @ o.b.numpy()}
 
 
 def alternating(problem: Problem) -> dict[str, Callable[[Operands], Any]]:

@@ -222,7 +222,10 @@ def test_quick_run(bench_cpu, tmp_path):
 @pytest.fixture
 def two_problems(bench_cpu, rivals, monkeypatch, tmp_path):
     """A function that runs the bench on two problems with canned times: ours 2, 2.5 and 3 ms, torch's twice those."""
-    problems = (rivals.Problem("a", 2, 3, 4, listed=True), rivals.Problem("b", 5, 6, 7, listed=True))
+    problems = (
+        rivals.Problem("a", 2, 3, 4, listed=True),
+        rivals.Problem("b", 5, 6, 7, activation="swiglu", listed=True),
+    )
 
     def canned(problem, quick, seconds):
         def arm(name, factor):
@@ -237,6 +240,7 @@ def two_problems(bench_cpu, rivals, monkeypatch, tmp_path):
                 arm("torch eager", 2 if problem.group == "a" else 4.5),
                 arm("matmul_fused, out=", 0.5),
                 arm("matmul_fused, prepacked", 0.5),
+                arm("NumPy, product alone", 0.8),
             ],
             "loop": [arm("layer_norm, matmul_fused", 3), arm("layer_norm, torch eager", 1.5)],
             "skipped": {"NumPy": "no reason"},
@@ -265,7 +269,7 @@ def test_a_run_in_pieces_fills_the_section(two_problems, capsys):
     assert "\nold\n" in text
     assert "1 problems are still to be measured" in capsys.readouterr().out
     text, found = two_problems("--only", "^b:")
-    assert found.keys() == {"2x3x4 float32 silu", "5x6x7 float32 silu"}
+    assert found.keys() == {"2x3x4 float32 silu", "5x6x7 float32 swiglu"}
     assert text.startswith("above\n<!-- cpu avx512: begin -->\n`python bench/bench_cpu.py`, commit ")
     assert text.endswith("\n<!-- cpu avx512: end -->\nbelow\n")
     assert "old" not in text
@@ -277,14 +281,19 @@ def test_a_run_in_pieces_fills_the_section(two_problems, capsys):
         "float32, 2 listed problems, torch eager: mean 3.00 (2.9 met), least by its upper quartile 2.00 (2.1 missed), "
         "2x3x4 float32 silu; prepacked: mean 6.00 (7 missed)." in text
     )
+    assert (
+        "float32, 2 listed problems, NumPy's product alone / our call with its bias and activation: mean 0.80 "
+        "(1 missed), least by its upper quartile 0.80 (0.9 missed)." in text
+    )
+    assert "swiglu, 1 problems, torch eager: mean 4.50 (1.4 met)." in text
     assert "float16, " not in text
-    assert "Not run: NumPy; no reason: 2x3x4 float32 silu, 5x6x7 float32 silu." in text
+    assert "Not run: NumPy; no reason: 2x3x4 float32 silu, 5x6x7 float32 swiglu." in text
 
 
 def test_pieces_of_other_conditions_are_dropped(bench_cpu, two_problems, monkeypatch):
     two_problems("--quick", "--only", "^a:")
     _, found = two_problems("--only", "^b:")
-    assert found.keys() == {"5x6x7 float32 silu"}
+    assert found.keys() == {"5x6x7 float32 swiglu"}
     about = bench_cpu.machine.about
     monkeypatch.setattr(bench_cpu.machine, "about", lambda heap: {**about(heap), "build": "another"})
     text, found = two_problems("--only", "^a:")
