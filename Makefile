@@ -25,7 +25,7 @@ PACKAGE := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find licenses
 C_SOURCES := $(shell find csrc bench tests/c tests/stub_cuda tests/hipsim -name '*.[ch]' -o -name '*.inc')
 PYTHON_SOURCES := python tests tools bench examples
 
-.PHONY: help install demo test suite test-full test-integrations simulate sanitize fuzz wheel instructions release tag pages aarch64 bench bench-cpu results lint format clean torch
+.PHONY: help install demo test test-full test-integrations simulate sanitize fuzz wheel instructions release tag pages aarch64 bench bench-cpu results lint format clean torch
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -39,11 +39,9 @@ demo: $(STAMPS)/install ## install into .venv and run the example of the README
 # A file's tests share what they made: one process runs them all. One more than there are processors, as tests also wait.
 PROCESSES := -n $$(($$(nproc) + 1)) --maxprocesses 8 --dist loadfile
 
-test: suite ## the suite, in processes, and simulate; TORCH= for a run without torch, PYTEST= for a part
-	$(if $(PYTEST),,$(BIN)/python tests/hipsim/parts.py)
-
-suite: $(STAMPS)/install $(STAMPS)/test torch ## the suite alone
+test: $(STAMPS)/install $(STAMPS)/test torch ## the suite, in processes, and simulate; TORCH= for a run without torch, PYTEST= for a part
 	$(BIN)/python -m pytest $(or $(PYTEST),$(PROCESSES))
+	$(if $(PYTEST),,$(BIN)/python tests/hipsim/parts.py)
 
 test-full: $(STAMPS)/install $(STAMPS)/test torch ## every case of the case list, and the slow tests
 	$(BIN)/python -m pytest --full $(or $(PYTEST),$(PROCESSES))

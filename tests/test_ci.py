@@ -34,8 +34,6 @@ ALLOWED = {"short": 100, "long": 1000, "total": 1000}
         ({"short": 130, "long": 800}, True, "warning"),
         ({"short": 120, "long": 1890}, False, "FAILED: over twice"),  # the total
         ({"short": 210, "long": 900}, False, "FAILED: over twice"),
-        ({"short": 300, "long": 1600}, True, "warning"),  # at the pace of the other
-        ({"short": 330, "long": 1600}, False, "FAILED: over twice"),
         ({"short": 140, "long": 1170}, True, "warning"),
         ({}, True, ""),
     ],
@@ -57,20 +55,9 @@ def test_program(tmp_path):
         assert f"short {took} 100" in " ".join(done.stdout.split())
 
 
-def test_a_step_that_would_not_end_in_time_is_left_out(tmp_path):
-    allowed, seen = tmp_path / "allowed", tmp_path / "seen"
-    allowed.write_text("first 1000\nnext 2500\ntotal 3500\n")
-    for took, status in ((900, 0), (1300, 0), (1500, 1)):  # 4800 seconds in all
-        seen.write_text(f"first {took}\n")
-        command = [sys.executable, TOOL, allowed, seen, "next"]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        assert done.returncode == status, done.stderr
-        assert ("next: NOT RUN" in done.stdout) == bool(status)
-
-
 def test_rows_are_the_steps():
     rows = seconds.read(ROOT / ".ci/seconds")
-    steps = re.findall(r"^ *(?:step|late) (\w+) ", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    steps = re.findall(r"^ *step (\w+) ", (ROOT / ".ci/run").read_text(), re.MULTILINE)
     assert [*rows] == [*steps, "total"]
     assert sum(rows[step] for step in steps) <= rows["total"]
 
