@@ -23,6 +23,7 @@ from matmul_fused import __main__ as cli
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = {
     "cpu_speed_avx2.svg": "Time of torch eager / time of matmul_fused on a CPU with AVX2",
+    "cpu_roofline_avx2.svg": "Rate of the CPU's kernels with AVX2 beside what the CPU can do",
     "cpu_speed_avx512.svg": "Time of torch eager / time of matmul_fused on a CPU with AVX-512",
     "cpu_roofline_avx512.svg": "Rate of the CPU's kernels with AVX-512 beside what the CPU can do",
     "cpu_speed_amx.svg": "Time of torch eager / time of matmul_fused on a CPU with AMX",
