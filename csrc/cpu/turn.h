@@ -1,14 +1,20 @@
-/* Pieces of 16 lines turned in registers, for AVX-512. Path of a call: packing (pack.inc,
- * pack_pairs.inc) turns operands that are contiguous in k; the AMX kernel turns sums.
+/* Pieces of lines turned in registers: 16 lines by AVX-512, 8 by AVX2. Path of a call: packing
+ * (pack.inc, pack_pairs.inc) turns operands that are contiguous in k; the AMX kernel turns sums.
  *
  * Lines a multiple of 4 KiB apart share the few places of one set of the first cache: 64 bytes of a
  * line are read at once, before another line takes its place. */
 #ifndef MMF_CPU_TURN_H
 #define MMF_CPU_TURN_H
 
-#ifdef __AVX512F__
+#ifdef __AVX2__
 #include <immintrin.h>
 #include <stdint.h>
+#endif
+
+#ifdef __AVX512F__
+#define MMF_TURNED 16    /* lines */
+#define MMF_TURN_QUADS 4 /* at most: what registers have room for */
+typedef __m512i mmf_turned;
 
 /* lines[j]: 16 bytes of each of the lines j, j + 4, j + 8, j + 12; turned[i]: their element i of
  * four bytes, of all 16 lines. */
@@ -53,6 +59,32 @@ static inline __attribute__((always_inline)) void mmf_turn_lines(const int quads
 #pragma GCC unroll 4
     for (int q = 0; q < quads; q++)
         mmf_turn_quads(lines[q], turned + 4 * q);
+}
+#elif defined(__AVX2__)
+
+#define MMF_TURNED 8
+#define MMF_TURN_QUADS 1
+typedef __m256i mmf_turned;
+
+/* 16 bytes of 8 lines: as above, with one quad. */
+static inline __attribute__((always_inline)) void mmf_turn_lines(const int quads, const char *from,
+                                                                 const int64_t *at, __m256i *turned)
+{
+    __m256i lines[4];
+    (void)quads;
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++)
+        lines[j] = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(from + at[j]))),
+            _mm_loadu_si128((const __m128i *)(from + at[j + 4])), 1);
+    const __m256i low01 = _mm256_unpacklo_epi32(lines[0], lines[1]),
+                  low23 = _mm256_unpacklo_epi32(lines[2], lines[3]),
+                  high01 = _mm256_unpackhi_epi32(lines[0], lines[1]),
+                  high23 = _mm256_unpackhi_epi32(lines[2], lines[3]);
+    turned[0] = _mm256_unpacklo_epi64(low01, low23);
+    turned[1] = _mm256_unpackhi_epi64(low01, low23);
+    turned[2] = _mm256_unpacklo_epi64(high01, high23);
+    turned[3] = _mm256_unpackhi_epi64(high01, high23);
 }
 #endif
 

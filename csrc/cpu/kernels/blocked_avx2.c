@@ -10,6 +10,7 @@
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* blind to assembly */
 #define MMF_SIX_ROW_ASSEMBLY
 #endif
+#define MMF_PACKS_GROUPS true
 #define MMF_ACCUMULATORS 12
 /* clang-format off */
 #define MMF_PLACED_TILES                                                                                  \
