@@ -27,7 +27,7 @@ import re
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +76,14 @@ class Instruction:
     text: str
     word: int  # its first four bytes
 
-    @property
+    @cached_property
     def name(self) -> str:
         return self.text.split(maxsplit=1)[0] if self.text else "?"
 
     @property
     def target(self) -> int | None:
         """Where a branch goes: 16 bits, in words from the next instruction."""
-        if not re.match(r"s_c?branch", self.name):
+        if not self.text.startswith(("s_branch", "s_cbranch")):
             return None
         words = self.word & 0xFFFF
         return self.address + 4 + 4 * (words - (words >> 15 << 16))
@@ -162,6 +162,8 @@ def disassembler() -> Any:
         getattr(library, f"LLVMInitializeAMDGPU{part}")()
     library.LLVMCreateDisasmCPU.restype = ctypes.c_void_p
     library.LLVMDisasmInstruction.restype = ctypes.c_size_t
+    pointer, number = ctypes.c_void_p, ctypes.c_uint64
+    library.LLVMDisasmInstruction.argtypes = [pointer, pointer, number, number, ctypes.c_char_p, ctypes.c_size_t]
     return library
 
 
@@ -171,10 +173,11 @@ def disassemble(arch: str, code: bytes, address: int) -> list[Instruction]:
     if not context:
         raise RuntimeError(f"LLVM does not know {arch}")
     text, found, at = ctypes.create_string_buffer(512), [], 0
+    copy = ctypes.create_string_buffer(code, len(code))
+    first = ctypes.addressof(copy)
     while at < len(code):
-        rest = (ctypes.c_uint8 * min(32, len(code) - at)).from_buffer_copy(code, at)
         size = library.LLVMDisasmInstruction(
-            context, rest, ctypes.c_uint64(len(rest)), ctypes.c_uint64(address + at), text, ctypes.c_size_t(512)
+            context, first + at, min(32, len(code) - at), address + at, text, len(text)
         )
         word = int.from_bytes(code[at : at + 4], "little")
         if size == 0:  # padding behind the last instruction
@@ -192,8 +195,13 @@ def matrix_cycles(arch: str, body: list[Instruction]) -> int:
     return cycles + sum(WMMA_CYCLES[arch[:5]] for i in body if i.name.startswith("v_wmma"))
 
 
+@cache
+def unit_of(name: str) -> str:
+    return next(unit for unit, pattern in {**UNITS, "other": ""}.items() if re.match(pattern, name))
+
+
 def loop_of(arch: str, body: list[Instruction]) -> Loop:
-    units = Counter(next(u for u, p in {**UNITS, "other": ""}.items() if re.match(p, i.name)) for i in body)
+    units = Counter(unit_of(i.name) for i in body)
     return Loop(len(body), dict(units), matrix_cycles(arch, body))
 
 
