@@ -11,6 +11,7 @@
 #define MMF_SIX_ROW_ASSEMBLY
 #endif
 #define MMF_PACKS_GROUPS true
+#define MMF_LOCAL_WIDE_M 256
 #define MMF_ACCUMULATORS 12
 /* clang-format off */
 #define MMF_PLACED_TILES                                                                                  \
