@@ -9,28 +9,35 @@
 #ifdef __AVX2__
 #include <immintrin.h>
 #include <stdint.h>
-#endif
 
 #ifdef __AVX512F__
 #define MMF_TURNED 16    /* lines */
 #define MMF_TURN_QUADS 4 /* at most: what registers have room for */
+#define MMF_TURN_BY(operation) _mm512_##operation
 typedef __m512i mmf_turned;
+#else
+#define MMF_TURNED 8
+#define MMF_TURN_QUADS 1
+#define MMF_TURN_BY(operation) _mm256_##operation
+typedef __m256i mmf_turned;
+#endif
 
-/* lines[j]: 16 bytes of each of the lines j, j + 4, j + 8, j + 12; turned[i]: their element i of
- * four bytes, of all 16 lines. */
-static inline __attribute__((always_inline)) void mmf_turn_quads(const __m512i *lines,
-                                                                 __m512i *turned)
+/* lines[j]: 16 bytes of each of the lines j, j + 4, ...; turned[i]: their element i of four bytes,
+ * of all lines. */
+static inline __attribute__((always_inline)) void mmf_turn_quads(const mmf_turned *lines,
+                                                                 mmf_turned *turned)
 {
-    const __m512i low01 = _mm512_unpacklo_epi32(lines[0], lines[1]),
-                  low23 = _mm512_unpacklo_epi32(lines[2], lines[3]),
-                  high01 = _mm512_unpackhi_epi32(lines[0], lines[1]),
-                  high23 = _mm512_unpackhi_epi32(lines[2], lines[3]);
-    turned[0] = _mm512_unpacklo_epi64(low01, low23);
-    turned[1] = _mm512_unpackhi_epi64(low01, low23);
-    turned[2] = _mm512_unpacklo_epi64(high01, high23);
-    turned[3] = _mm512_unpackhi_epi64(high01, high23);
+    const mmf_turned low01 = MMF_TURN_BY(unpacklo_epi32)(lines[0], lines[1]),
+                     low23 = MMF_TURN_BY(unpacklo_epi32)(lines[2], lines[3]),
+                     high01 = MMF_TURN_BY(unpackhi_epi32)(lines[0], lines[1]),
+                     high23 = MMF_TURN_BY(unpackhi_epi32)(lines[2], lines[3]);
+    turned[0] = MMF_TURN_BY(unpacklo_epi64)(low01, low23);
+    turned[1] = MMF_TURN_BY(unpackhi_epi64)(low01, low23);
+    turned[2] = MMF_TURN_BY(unpacklo_epi64)(high01, high23);
+    turned[3] = MMF_TURN_BY(unpackhi_epi64)(high01, high23);
 }
 
+#ifdef __AVX512F__
 /* 16 * quads bytes of 16 lines, at[line] bytes from `from`: turned[i] is element i of four bytes of
  * all lines. */
 static inline __attribute__((always_inline)) void mmf_turn_lines(const int quads, const char *from,
@@ -60,13 +67,8 @@ static inline __attribute__((always_inline)) void mmf_turn_lines(const int quads
     for (int q = 0; q < quads; q++)
         mmf_turn_quads(lines[q], turned + 4 * q);
 }
-#elif defined(__AVX2__)
-
-#define MMF_TURNED 8
-#define MMF_TURN_QUADS 1
-typedef __m256i mmf_turned;
-
-/* 16 bytes of 8 lines: as above, with one quad. */
+#else
+/* The same of 8 lines, one quad of each. */
 static inline __attribute__((always_inline)) void mmf_turn_lines(const int quads, const char *from,
                                                                  const int64_t *at, __m256i *turned)
 {
@@ -77,15 +79,9 @@ static inline __attribute__((always_inline)) void mmf_turn_lines(const int quads
         lines[j] = _mm256_inserti128_si256(
             _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(from + at[j]))),
             _mm_loadu_si128((const __m128i *)(from + at[j + 4])), 1);
-    const __m256i low01 = _mm256_unpacklo_epi32(lines[0], lines[1]),
-                  low23 = _mm256_unpacklo_epi32(lines[2], lines[3]),
-                  high01 = _mm256_unpackhi_epi32(lines[0], lines[1]),
-                  high23 = _mm256_unpackhi_epi32(lines[2], lines[3]);
-    turned[0] = _mm256_unpacklo_epi64(low01, low23);
-    turned[1] = _mm256_unpackhi_epi64(low01, low23);
-    turned[2] = _mm256_unpacklo_epi64(high01, high23);
-    turned[3] = _mm256_unpackhi_epi64(high01, high23);
+    mmf_turn_quads(lines, turned);
 }
+#endif
 #endif
 
 #endif
