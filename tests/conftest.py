@@ -7,6 +7,7 @@ tests/allowed_skips.txt does not list while CI=true, or run fewer cases of a top
 from __future__ import annotations
 
 import fnmatch
+import gc
 import hashlib
 import json
 import os
@@ -202,6 +203,13 @@ def accounts(pytestconfig: Any) -> Accounts:
 def inductor_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Not the user's: what another program compiled for fewer instructions than this one sees gives wrong values."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_heap() -> None:
+    """The libraries and all the tests are some million objects: gc.collect() in a test need not visit them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

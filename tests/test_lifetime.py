@@ -25,16 +25,9 @@ SINGLETONS = (None, True, False, 0, 1, 2, _core, _core._unpickle_packed, mf.Arra
 SINGLETONS += (TypeError, ValueError, BufferError, NotImplementedError, OverflowError, OSError, MemoryError)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def small_heap():
-    """Objects of the libraries need not be looked at by every gc.collect() here."""
-    for name in ("torch", "jax.numpy"):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+for _name in ("torch", "jax.numpy"):  # before small_heap of conftest.py
+    with contextlib.suppress(ImportError):
+        importlib.import_module(_name)
 
 
 def growth(call, times):
