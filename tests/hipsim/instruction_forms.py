@@ -5,6 +5,7 @@ A form is an opcode with its encoding, modifiers and constants; of registers it 
 registers x, y, z, the result is d before and after, v the mask bit (VCC, SCC) before.
 """
 
+import functools
 import re
 
 import numpy as np
@@ -24,12 +25,17 @@ def opcode(mnemonic):
     return re.sub(r"(_e(32|64))?(_sdwa|_dpp)?$", "", mnemonic)
 
 
+@functools.cache
+def key_of(form):
+    """Of constants only the kind tells forms apart."""
+    return re.sub(r"(?<![:\[,])-?\b(0x[0-9a-f]+|[\d.]+)\b(?=,|$| )", lambda m: "K" if "x" in m[0] else "#", form)
+
+
 def form_of(text):
-    """Registers are lost, but for their modifiers; of constants only the kind tells forms apart: (key, form)."""
+    """(key, form) without the registers, but with their modifiers."""
     mnemonic, _, rest = text.partition(" ")
     form = re.sub(r"\b[vsa](\d+|\[[\d:]+\])|\bttmp\d+|\b(vcc|exec)(_lo)?\b|\bnull\b", "R", rest.strip())
-    key = re.sub(r"(?<![:\[,])-?\b(0x[0-9a-f]+|[\d.]+)\b(?=,|$| )", lambda m: "K" if "x" in m[0] else "#", form)
-    return (mnemonic, key), (mnemonic, form)
+    return (mnemonic, key_of(form)), (mnemonic, form)
 
 
 class Form:
