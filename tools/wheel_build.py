@@ -99,16 +99,21 @@ def check(wheel):
     return found
 
 
+def embedded(architecture, work=None):
+    """The files of the GPU code in the latest build of an architecture."""
+    source = ((work or WORK) / architecture / "device/device_objects.c").read_text()
+    return [Path(file) for file in re.findall(r'^\w+\(mmf_object_\d+, "(.*)"\)$', source, re.MULTILINE)]
+
+
 def device_code(wheel, architecture, work=None):
     """The targets of the GPU code in a wheel; an error if an object that was made for it is not in it."""
-    source = ((work or WORK) / architecture / "device/device_objects.c").read_text()
-    listed = re.findall(r'^\w+\(mmf_object_\d+, "(.*)"\)$', source, re.MULTILINE)
+    listed = embedded(architecture, work)
     with zipfile.ZipFile(wheel) as archive:
         library = archive.read("matmul_fused/_core.abi3.so")
-    missing = [file for file in listed if Path(file).read_bytes() not in library]
+    missing = [str(file) for file in listed if file.read_bytes() not in library]
     if missing or not listed:
         raise RefusedError(f"{wheel.name}: no GPU code, or not all of it: {missing}")
-    return sorted({Path(file).parent.name for file in listed})
+    return sorted({file.parent.name for file in listed})
 
 
 def installed_objects(folder):
