@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ FLAGS = {"address": "address,undefined", "thread": "thread"}
 # Python's small objects would hide in its arenas. Its own leaks at exit are no matter of ours.
 _ADDRESS = "detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16:detect_stack_use_after_return=0"
 _THREAD = f"die_after_fork=0:halt_on_error=0:exitcode=66:suppressions={Path(__file__).parent / 'thread.supp'}"
+_GPU = "-DMMF_GPU_ARCHS=sm_80"  # what the stand-in CUDA driver loads
 _BENIGN = "WARNING: AddressSanitizer failed to allocate"  # a size that a test asks for on purpose
 
 
@@ -58,6 +60,20 @@ def run(command: Sequence[str | Path]) -> None:
         raise subprocess.CalledProcessError(done.returncode, [*map(str, command)])
 
 
+_one_at_a_time = threading.Lock()
+
+
+def gpu_code() -> Path:
+    """The GPU code of all the builds, which no sanitizer looks at: compiled once."""
+    out = BUILD / "gpu"
+    configure = [tool("cmake"), "-S", ROOT, "-B", out, "-G", "Ninja", "-DMMF_BUILD_EXTENSION=OFF", "-DMMF_PTXAS=", _GPU]
+    configure += [f"-DPython_EXECUTABLE={sys.executable}", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"]
+    with _one_at_a_time:
+        run(configure)
+        run([tool("ninja"), "-C", out, "CMakeFiles/mmf_core.dir/device/device_objects.c.o"])
+    return out / "device"
+
+
 def build(sanitizer: str, root: Path = ROOT, out: Path | None = None) -> Path:
     """Build root's extension, what is not up to date of it; the folder to put on PYTHONPATH."""
     out = out or BUILD / sanitizer
@@ -65,7 +81,7 @@ def build(sanitizer: str, root: Path = ROOT, out: Path | None = None) -> Path:
     configure = [tool("cmake"), "-S", root, "-B", objects, "-G", "Ninja", f"-DMMF_SANITIZE={FLAGS[sanitizer]}"]
     werror = "ON" if root == ROOT else "OFF"  # the compiler may warn of a bug that was planted
     configure += [f"-DMMF_WERROR={werror}", f"-DCMAKE_C_COMPILER={compiler()}", f"-DPython_EXECUTABLE={sys.executable}"]
-    configure += ["-DMMF_BUILD_TESTS=ON", "-DMMF_GPU_ARCHS=sm_80"]  # what the stand-in CUDA driver loads
+    configure += ["-DMMF_BUILD_TESTS=ON", _GPU, f"-DMMF_DEVICE_OBJECTS={gpu_code()}"]
     configure += ["-DMMF_TILE_MODEL=ON"]  # else the row of AMX would run on few machines
     run([*configure, f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"])
     run([tool("ninja"), "-C", objects])
