@@ -75,6 +75,21 @@ def test_few_rows_of_a_weight_that_comes_from_memory(kernel, gate, dtype):
         check(got, A, B, bias, gate)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gate", [None, "swiglu"])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS[:-1])
+def test_some_strips_of_a_weight_that_comes_from_memory(kernel, packed, gate, dtype):
+    """From 4 MiB on what is packed next is asked for while tiles run: columns, then the next piece of K."""
+    k, n = 1101, 2 * 1024 + 26
+    A, W, bias = draw((16, k), dtype), draw((n, k), dtype), draw(n, dtype)
+    assert W.nbytes > 4 << 20
+    with force_kernel(kernel):
+        B = W.T if not packed else mf.prepack(W.T, gate_layout="halves" if gate else None)
+        got = mf.matmul_fused(A, B, bias, gate)
+    check(got, A, W.T, bias, gate)
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("k", [256, 300, 1056, 4200])
 @pytest.mark.parametrize("activation", ["relu", "swiglu"])
