@@ -21,11 +21,14 @@ def cmake() -> str:
     return found
 
 
-def build(folder: str | os.PathLike[str], *, sanitize: str = "", werror: bool = False) -> Path:
-    """Configure and build in folder (incremental); another process that builds there is waited for."""
+def build(folder: str | os.PathLike[str], *, sanitize: str = "") -> Path:
+    """Configure and build in folder (incremental); another process that builds there is waited for.
+
+    All give the same options: a library that is built anew while tests run is broken for a while.
+    """
     options = {
         "HIPSIM_SANITIZE": sanitize,
-        "HIPSIM_WERROR": "ON" if werror else "OFF",
+        "HIPSIM_WERROR": "ON" if os.environ.get("CI") else "OFF",
     }
     configure = [cmake(), "-S", str(HERE), "-B", str(folder), *(f"-D{name}={value}" for name, value in options.items())]
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -42,7 +45,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m hipsim.build", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sanitize", default="", help="for example address,undefined")
-    parser.add_argument("--werror", action="store_true")
     arguments = vars(parser.parse_args())
     print(build(arguments.pop("folder"), **arguments))
 

@@ -17,7 +17,7 @@ ARCHS = ("gfx942", "gfx950", "gfx1100")
 def simulator():
     ours = str(FOLDER / "libamdhip64_sim.so")
     if os.environ.setdefault("MATMUL_FUSED_HIP_LIBRARY", ours) == ours:
-        build(FOLDER, werror=bool(os.environ.get("CI")))
+        build(FOLDER)
     os.environ.setdefault("HIPSIM_DEVICES", "gfx942,gfx950,gfx1100,gfx90a,gfx1201,gfx942")
     return os.environ["MATMUL_FUSED_HIP_LIBRARY"]
 

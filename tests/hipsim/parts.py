@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument("--shards", type=int, default=1, help="processes of a part, each with a share of the tests")
     parser.add_argument("--resume", action="store_true", help="leave out the shards that passed before")
     given = parser.parse_args()
-    library = build(ROOT / "build" / "hipsim", werror=bool(os.environ.get("CI")))
+    library = build(ROOT / "build" / "hipsim")
     start = time.monotonic()
     options = ["--full"] if given.full else []
     parts, shards = given.parts or PARTS + SIBLINGS, range(1, given.shards + 1)
