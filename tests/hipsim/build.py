@@ -24,7 +24,7 @@ def cmake() -> str:
 def build(folder: str | os.PathLike[str], *, sanitize: str = "") -> Path:
     """Configure and build in folder (incremental); another process that builds there is waited for.
 
-    All give the same options: a library that is built anew while tests run is broken for a while.
+    Those who share a folder give the same options: tests that run while the library is linked anew fail.
     """
     options = {
         "HIPSIM_SANITIZE": sanitize,
