@@ -42,6 +42,7 @@ PART = os.environ["MMF_TEST_SIMULATED"]
 DEFINITIONS = Path(__file__).resolve().parents[1] / "csrc/gpu/kernels/common/kernels.def"
 LIMIT = 2_000_000  # instructions of a wave
 TRIES = 6  # calls on which a mutant is tried at least
+LOOPS = 4  # steps of K of the deepest edge: the loop repeats after what stands before it
 LEAST = 0.97  # of the waits that had something to wait for
 # Barriers that are not needed: find_matrices writes what is read after the first barrier of the band loop; behind the
 # last read of a step of k that stands alone, two keep the phases of the waves apart.
@@ -163,16 +164,17 @@ def load(name, what):
     return Kernel(0, name)
 
 
-def edges(family, operands, layout):
+def edges(family, operands, layout, deep):
     """What every seed must reach: rows of less than four elements, whose guards are those of single elements, with each
-    output and operand in turn; whole steps of K, in whole and in cut tiles; the epilogue in registers.
+    output and operand in turn; whole steps of K, in whole and in cut tiles; the loop of K several times; the epilogue in
+    registers. deep: a K of several steps of the kernel.
     """
     if layout == SHUFFLES:
-        yield from edges_of_shuffled(operands)
+        yield from edges_of_shuffled(operands, deep)
         return
     layout = "NN" if layout == "ANY" else layout
     few = 8 if family.startswith(("pingpong", "thin", "wmma", "gemv")) else 9  # products: whole chunks, or not
-    for m, n, k in ((65, 16, 128), (65, 16, 256), (128, 128, 192)):
+    for m, n, k in ((65, 16, 128), (65, 16, 256), (128, 128, 192), (17, 16, deep)):
         yield Case(m, n, k, dtype=operands, layout=layout)
     for n, other in itertools.product((1, 2, 3, 5, 6, 7), DTYPES):
         case = {"dtype": operands, "layout": layout, "out_dtype": other, "preactivation": other}
@@ -185,10 +187,11 @@ def edges(family, operands, layout):
     yield Case(37, 40, 24, c="full", beta=0.5, **plain)
 
 
-def edges_of_shuffled(operands):
+def edges_of_shuffled(operands, deep):
     """The same of whole blocks of 16 columns: cut rows, K in steps and in half ones, every output and operand."""
     plain = {"dtype": operands, "prepack": PRESHUFFLE}
-    for m, n, k in ((65, 16, 128), (65, 16, 256), (128, 128, 192), (65, 16, 32), (65, 16, 96)):
+    steps = (128, 256, 32, 96, deep)
+    for m, n, k in (*((65, 16, k) for k in steps), (128, 128, 192)):
         yield Case(m, n, k, **plain)
     for m, other in itertools.product((1, 3, 5), DTYPES):
         yield Case(m, 16, 32, out_dtype=other, preactivation=other, bias="row", bias_dtype=other, **plain)
@@ -202,6 +205,7 @@ def calls_of(kernel, what, seed):
     """Calls that reach the kernel, and what each executes: (call, executed, waited)."""
     family, operands, layout = what
     row = forced(kernel.name, what)
+    deep = LOOPS * max(16, int(re.search(r"x(\d+)_", kernel.name)[1]))
     cases = [
         case
         for case in gpu_sample(family_of(family, layout), seed)
@@ -213,7 +217,7 @@ def calls_of(kernel, what, seed):
     most = int(row.split("_")[2].partition("x")[0]) if family == "gemv" else math.inf  # rows
     cases += [
         dataclasses.replace(case, m=min(case.m, most), allow_tf32=family in ROUNDS)
-        for case in edges(family, operands, layout)
+        for case in edges(family, operands, layout, deep)
     ]
     if family == "reorder" and layout != SHUFFLES:
         cases = [dataclasses.replace(case, batch="", prepack=True) for case in cases]
