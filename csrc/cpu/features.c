@@ -153,6 +153,11 @@ int64_t mmf_cpu_cache2(void)
     return get()->cache2;
 }
 
+bool mmf_cpu_fetches_rows(void)
+{
+    return get()->amd;
+}
+
 const char *mmf_cpu_features(void)
 {
     return get()->names;
