@@ -59,6 +59,7 @@ static void detect(void)
     found.amx = (saved & SAVES_TILES) == SAVES_TILES && (d & tiles) == tiles;
 #ifdef MMF_TILE_MODEL
     found.amx = true;
+    found.amd = !found.amd; /* the orders of reading that other tests do not meet */
 #endif
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d))
         found.avx512_bf16 = found.avx512 && (a >> 5 & 1);
