@@ -129,6 +129,25 @@ def test_some_rows_of_a_weight_stored_by_columns(kernel, rows, dtype):
             check(out, A, B, bias, gate)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("gap", [0, 3])
+@pytest.mark.parametrize("kernel", [*KERNELS[:-1], "chosen"])
+def test_few_rows_of_a_long_weight_stored_by_columns(kernel, gap, rows, dtype):
+    """Up to 256 columns at once, one of each quarter or four that follow each other: the same sums wherever a column
+    lies."""
+    k, columns = 301, 3 * 256 + 7
+    A, W, bias = draw((rows, k), dtype), draw((columns, k + gap), dtype)[:, :k], draw(columns, dtype)
+    if kernel == "chosen":
+        kernel = mf.explain(A, W.T, bias, "silu").kernel
+    with force_kernel(kernel), mf.num_threads(1):
+        got = mf.matmul_fused(A, W.T, bias, "silu")
+        for first in (0, 63, 190, 254, 513, 770):
+            part = slice(first, first + 5)
+            np.testing.assert_array_equal(got[:, part], mf.matmul_fused(A, W[part].T, bias[part], "silu"))
+    check(got, A, W.T, bias, "silu")
+
+
 OPERANDS = ("A", "bias", "C", "multiply", "preactivation", "out")
 
 

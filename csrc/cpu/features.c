@@ -154,7 +154,7 @@ int64_t mmf_cpu_cache2(void)
     return get()->cache2;
 }
 
-bool mmf_cpu_fetches_rows(void)
+bool mmf_cpu_fetches_ahead(void)
 {
     return get()->amd;
 }

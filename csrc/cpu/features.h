@@ -34,6 +34,6 @@ int64_t mmf_cpu_cache2(void);
 
 /* Does the processor fetch what follows in memory, fast enough without being asked? Measured: Zen 4
  * does, a Xeon with AMX does not. */
-bool mmf_cpu_fetches_rows(void);
+bool mmf_cpu_fetches_ahead(void);
 
 #endif
