@@ -166,7 +166,7 @@ def load(name, what):
 
 def edges(family, operands, layout, deep):
     """What every seed must reach: rows of less than four elements, whose guards are those of single elements, with each
-    output and operand in turn; whole steps of K, in whole and in cut tiles; the loop of K several times; the epilogue in
+    output and operand in turn; whole steps of K, in whole and in cut tiles, and several of them; the epilogue in
     registers. deep: a K of several steps of the kernel.
     """
     if layout == SHUFFLES:
