@@ -70,3 +70,25 @@ def test_rms_rule_without_averages():
         out[at] = expected.value[at] + factor * expected.spread[at]
         figures = compare(out, expected, "float32")
         assert (figures.failures, figures.ok) == (0, ok), figures.message
+
+
+def test_rms_rule_of_numbers_that_round():
+    """Right sums failed the rule as if alpha and beta rounded anew in each element: 0.3 gains 0.67 u in all of them."""
+    text = (
+        "64x64x7,dtype=float16,out_dtype=float64,layout=NT,a_view=padded,b_view=sliced,out_view=offset,batch=inner,"
+        "activation=hardshrink,bias=number,c=row,c_dtype=float32,alpha=0.3,beta=0.7,multiply=number,"
+        "epilogue_view=zero_rows,preactivation=float64,preactivation_view=transposed,values=positive"
+    )
+    inputs = make_inputs(Case.parse(text), 44107699)
+    _, expected = expected_results(inputs)
+    a, b, c, bias = (inputs.values(name).astype(np.float64) for name in ("A", "B", "C", "bias"))
+    alpha, beta = np.float32((0.3, 0.7)).astype(np.float64)
+    total = np.zeros(expected.value.shape, np.float32)
+    for k in range(7):  # each line rounds once
+        total = (total + a[..., k, None] * b[..., k, None, :]).astype(np.float32)
+    total = (alpha * total).astype(np.float32)
+    total = (beta * c + total).astype(np.float32)
+    total = (bias + total).astype(np.float32)
+    for factor, ok in ((1, True), (2, False)):
+        figures = compare(expected.value + factor * (total - expected.value), expected, "float64")
+        assert (figures.failures, figures.ok) == (0, ok), figures.message

@@ -7,6 +7,7 @@ roundings are independent. Step is one step of the call on balls: z, an activati
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,16 +103,22 @@ class Step:
         self.greatest = FORMATS[self.accumulator].greatest
         self.input_unit = 2.0**-11 if allow_tf32 and dtype == "float32" else 0.0
 
+    def lost(self, factor: float) -> float:
+        """The share of alpha or beta that its one rounding to the accumulator's type moves it by."""
+        with np.errstate(over="ignore"):
+            rounded = float(np.dtype(self.accumulator).type(factor))
+        return abs(rounded - factor) / abs(factor) if math.isfinite(rounded) and factor else 0.0
+
     def z(
         self,
         a: Array,
         b: Array,
         alpha: float,
-        addends: list[tuple[Array, bool]],
+        addends: list[tuple[Array, float, bool]],
         shape: tuple[int, ...],
         statistics: bool,
     ) -> Ball:
-        """alpha a @ b + addends in this shape. addends: (values, whether they were bfloat16).
+        """alpha a @ b + addends in this shape. addends: (values, the factor in them, whether they were bfloat16).
 
         The radius is (K + 8) u S, and what underflow, tf32 and flushed subnormals add.
         """
@@ -138,7 +145,8 @@ class Step:
             noise = root_of_squares(a_size, b_size)
             noise *= abs(alpha)
             variance = Variance(self.accumulator, k, magnitude(value), noise)
-        for addend, is_bfloat16 in addends:
+            shared = self.lost(alpha) * magnitude(value)  # alike in every element, so no average makes it smaller
+        for addend, factor, is_bfloat16 in addends:
             term = magnitude(addend)
             value = value + addend
             size = size + term
@@ -146,10 +154,11 @@ class Step:
                 extra = extra + flushed(term)
             if variance is not None:
                 variance.add(term)
+                shared += self.lost(factor) * term
         radius = (size * ((k + 8) * self.unit) + extra).astype(self.wide, copy=False)
         spread = radius
         if variance is not None:
-            spread = (self.unit * np.maximum(variance.root(), size) + extra).astype(self.wide, copy=False)
+            spread = (self.unit * np.maximum(variance.root(), size) + shared + extra).astype(self.wide, copy=False)
         ball = Ball(value, radius, spread)
         if size.size and size.max() >= self.greatest / 2:  # a partial sum may overflow
             mixed = (size >= self.greatest / 2) & (np.abs(value) < size * 0.99)

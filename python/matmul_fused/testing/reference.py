@@ -16,9 +16,9 @@ dtype, infinities included. As a rounding moves a number by at most half an ulp,
 truncates. No share of the elements may fail.
 
 Results of RMS_FROM elements and more have to keep a rule of averages besides: their RMS error is at most that of the
-last rounding plus that of sums with independent roundings (`spread`, sigma below). How far the mean of squares of
-independent normal errors strays above its expectation is a theorem (Laurent and Massart 2000, Lemma 1): but with
-probability e^-t,
+last rounding plus that of sums with independent roundings (`spread`, sigma below), and what the roundings of alpha and
+beta themselves add. How far the mean of squares of independent normal errors strays above its expectation is a theorem
+(Laurent and Massart 2000, Lemma 1): but with probability e^-t,
 
     sum e^2 <= sum sigma^2 (1 + stray(n, p))    stray(n, p) = 2 sqrt(t / n) + 2 t p
     n = (sum sigma^2)^2 / sum sigma^4           the effective number of elements
@@ -171,10 +171,10 @@ def expect(
     full = (*leading, a.shape[-2], weights[0].shape[-1])
     statistics = alpha != 0 and _independent(np.asarray(A), np.asarray(bs[0]), math.prod(full)) >= RMS_FROM
 
-    def addend(x: Any, factor: float, shape: tuple[int, ...]) -> tuple[Array, bool]:
+    def addend(x: Any, factor: float, shape: tuple[int, ...]) -> tuple[Array, float, bool]:
         values = np.broadcast_to(step.wide.type(factor) * widen(x, step.wide), shape)
         values = values.reshape(*leading, a.shape[-2], 1 if vector_b else shape[-1])
-        return values, np.asarray(x).dtype.name == "bfloat16"
+        return values, factor, np.asarray(x).dtype.name == "bfloat16"
 
     one = (*leading, *rows, *columns)  # of z of one weight
     z_shape = (*one[:-1], 2 * one[-1]) if pair else one
@@ -189,7 +189,7 @@ def expect(
             addends.append(addend(biases[number], 1.0, one))
         if c is not None:
             width = full[-1]
-            addends.append((c[0][..., number * width : (number + 1) * width], c[1]))
+            addends.append((c[0][..., number * width : (number + 1) * width], *c[1:]))
         balls.append(step.z(a, b, alpha, addends, full, statistics))
     z = balls[0] if not pair else joined(*balls)
     if isinstance(row, Gated):
@@ -199,7 +199,7 @@ def expect(
         y = step.apply(row, z, parameters)
     shape = (*z_shape[:-1], z_shape[-1] // 2) if isinstance(row, Gated) else z_shape
     if multiply is not None:
-        factor, is_bfloat16 = addend(multiply, 1.0, shape)
+        factor, _, is_bfloat16 = addend(multiply, 1.0, shape)
         lost = flushed(magnitude(factor)) if is_bfloat16 else np.zeros(factor.shape)
         y = step.times(y, Ball(factor, lost.astype(step.wide), lost.astype(step.wide)))
     out, preactivation = (_expected(step, x, exact, statistics) for x in (y, z))
