@@ -42,5 +42,5 @@
 #define MMF_DOT_BLOCKS
 #define MMF_DOT_GROUP_OF_1 4
 #define MMF_DOT_GROUP_OF_2 4
-#define MMF_DOT_GROUP_OF_3 4
+#define MMF_DOT_GROUP_OF_3 2 /* 4 need all registers */
 #include "cpu/kernels/blocked.inc"
