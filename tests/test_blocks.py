@@ -80,13 +80,14 @@ def test_few_rows_of_a_weight_that_comes_from_memory(kernel, gate, dtype):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("kernel", KERNELS[:-1])
 def test_some_strips_of_a_weight_that_comes_from_memory(kernel, packed, gate, dtype):
-    """From 4 MiB on what is packed next is asked for while tiles run: columns, then the next piece of K."""
+    """From 4 MiB on what is packed next is asked for while tiles run: columns, then the next piece of K. Where rows are
+    dot products with a plain weight, more than 24 are two blocks."""
     k, n = 1101, 2 * 1024 + 26
     W, bias = draw((n, k), dtype), draw(n, dtype)
     assert W.nbytes > 4 << 20
     with force_kernel(kernel):
         B = W.T if not packed else mf.prepack(W.T, gate_layout="halves" if gate else None)
-        for rows in (16, 65):
+        for rows in (16, 25, 48, 65):
             A = draw((rows, k), dtype)
             check(mf.matmul_fused(A, B, bias, gate), A, W.T, bias, gate)
 

@@ -93,6 +93,21 @@ def test_a_may_have_any_rank(kernel, shape):
     check(z, A, B, draw(20), alpha=0.5, beta=2, C=C)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("kernel", PACKING)
+def test_few_rows_read_panels_of_16_bits_once(kernel, rows, dtype):
+    """In sums of eight lines, in pieces of K and a rest; a longer K goes through tiles. Of the largest result the RMS
+    counts, too: its terms are positive."""
+    for k, columns in ((1, 18), (31, 40), (770, 4100), (1543, 34), (13824, 20), (13825, 20)):
+        A, B, bias = np.abs(draw((k, rows), dtype)).T, np.abs(draw((k, columns), dtype)), draw(columns, dtype)
+        for gate in (None, "swiglu"):
+            with force_kernel(kernel):
+                packed = mf.prepack(B, gate_layout="halves" if gate else None)
+                got = mf.matmul_fused(A, packed, bias, gate, out_dtype="float32")
+            check(got, A, B, bias, gate)
+
+
 def test_alpha_0_does_not_read_a_packed_weight():
     A, B, C = np.full((5, 7), np.nan, np.float32), np.full((7, 12), np.nan, np.float32), draw((5, 12))
     assert same_bits(mf.matmul_fused(A, mf.prepack(B), alpha=0, C=C), C)
