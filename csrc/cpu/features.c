@@ -13,9 +13,12 @@
 
 typedef struct features {
     bool avx2, fma, f16c, avx512, avx512_bf16, amd, amx;
+    unsigned family;
     int64_t cache2;
     char names[64];
 } features;
+
+enum { ZEN_4 = 0x19 }; /* the family that CPUID tells */
 
 static features found;
 
@@ -44,6 +47,7 @@ static void detect(void)
                 c == signature_AMD_ecx && d == signature_AMD_edx;
     if (!__get_cpuid(1, &a, &b, &c, &d))
         return;
+    found.family = (a >> 8 & 15) + (a >> 20 & 255);
     const unsigned saved = saved_registers(c);
     if ((saved & SAVES_YMM) != SAVES_YMM)
         return;
@@ -130,7 +134,13 @@ double mmf_cpu_avx512_gflops(void)
 
 double mmf_cpu_bf16_gflops(void)
 {
-    return get()->amd ? 300 : 60;
+    const features *f = get();
+    return !f->amd ? 60 : f->family <= ZEN_4 ? 215 : 300;
+}
+
+double mmf_cpu_bytes_per_second(void)
+{
+    return get()->amd && get()->avx512 ? 19e9 : 12.5e9;
 }
 
 static bool has_tiles;

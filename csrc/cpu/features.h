@@ -20,10 +20,13 @@ bool mmf_cpu_has_avx512_bf16(void);
  * Xeon with AMX and on Zen 4. */
 double mmf_cpu_avx512_gflops(void);
 
-/* The same of AVX512_BF16. VDPBF16PS issues as often as an FMA on AMD's CPUs (measured on Zen 5:
- * 470 beside 236 from registers), half as often or less on Intel's (83 beside 170 on a Xeon): there
- * widening to float wins. */
+/* The same of AVX512_BF16, measured on Zen 4 and Zen 5. VDPBF16PS issues as often as an FMA on
+ * AMD's CPUs (measured on Zen 5: 470 beside 236 from registers), half as often or less on Intel's
+ * (83 beside 170 on a Xeon): there widening to float wins. */
 double mmf_cpu_bf16_gflops(void);
+
+/* What a thread reads from memory, for the cost model: measured on a Xeon with AMX and on Zen 4. */
+double mmf_cpu_bytes_per_second(void);
 
 /* NULL if this process may use the tiles of AMX for bfloat16, and AVX-512 beside; else what it
  * lacks. Asks the operating system for the tiles, once. */

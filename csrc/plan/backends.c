@@ -2,6 +2,7 @@
  * set_num_threads. */
 #include "plan/backends.h"
 
+#include "cpu/features.h"
 #include "cpu/pool.h"
 #include "cpu/rows.h"
 #include "cpu/team.h"
@@ -224,6 +225,11 @@ void mmf_device_identity(mmf_device device, char *text, size_t size)
     *text = 0;
     if (device.type != MMF_CPU)
         mmf_gpu_identity(device, text, size);
+}
+
+double mmf_host_bandwidth(void)
+{
+    return mmf_cpu_bytes_per_second();
 }
 
 const char *mmf_host_features(void)

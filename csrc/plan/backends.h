@@ -53,6 +53,9 @@ double mmf_device_bandwidth(mmf_device device);
  * used. */
 void mmf_device_identity(mmf_device device, char *text, size_t size);
 
+/* Bytes a second that a thread reads from memory. */
+double mmf_host_bandwidth(void);
+
 const char *mmf_host_features(void);
 int mmf_host_get_threads(void);
 void mmf_host_set_threads(int threads);

@@ -13,10 +13,10 @@
 /* Of the shorter of computing and memory; the longer hides the rest. */
 #define GPU_EXPOSED (1. / 16)
 
-/* The same of CPUs, fitted to bench_explain.py on a Xeon with AMX; a unit is a thread. */
+/* The same of CPUs, fitted to bench_explain.py on a Xeon with AMX; a unit is a thread, which reads
+ * at mmf_host_bandwidth(). */
 #define CPU_CALL_SECONDS 1.6e-6
 #define CPU_WAKE_SECONDS 3e-6 /* of threads */
-#define CPU_BYTES_PER_SECOND 12.5e9
 #define CPU_BYTES_LIMIT 100e9
 #define CPU_CACHED_BYTES (1 << 20) /* operands that stay in caches, and */
 #define CPU_CACHED_BYTES_PER_SECOND 60e9
@@ -94,7 +94,7 @@ double mmf_plan_gflops(const mmf_problem *p, const mmf_kernel *kernel)
 {
     const mmf_family *family = kernel->family;
     if (mmf_problem_accumulator(p) == MMF_FLOAT64)
-        return family->gflops_double;
+        return family->rate ? family->rate() / 2 : family->gflops_double;
     return family->rate ? family->rate() : family->gflops_float;
 }
 
@@ -102,7 +102,7 @@ double mmf_plan_gflops(const mmf_problem *p, const mmf_kernel *kernel)
 static double cpu_seconds(const mmf_problem *p, double gflops, double threads, double bytes)
 {
     double seconds = CPU_CALL_SECONDS + (threads > 1 ? CPU_WAKE_SECONDS : 0);
-    double bandwidth = threads * CPU_BYTES_PER_SECOND;
+    double bandwidth = threads * mmf_host_bandwidth();
     if (bandwidth > CPU_BYTES_LIMIT)
         bandwidth = CPU_BYTES_LIMIT;
     if (bytes <= CPU_CACHED_BYTES)
