@@ -311,7 +311,9 @@ def test_same_bits_whatever_the_threads(kernel, sweep_seed):
                     taken -= 1
                     reasons.add(str(refusal))
                     break
-                results.append(np.ascontiguousarray(out).view(np.uint8).tobytes())
+                bits = np.array(out, order="C")
+                bits[np.isnan(bits)] = np.nan  # one sign and payload: STABILITY.md
+                results.append(bits.tobytes())
             assert len(set(results)) <= 1, f"{case.id}: other bits with other numbers of threads"
             compared += len(results) == 4
     finally:
