@@ -130,6 +130,23 @@ def test_some_rows_of_a_weight_stored_by_columns(kernel, rows, dtype):
             check(out, A, B, bias, gate)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("rows", [4, 5, 16, 17, 48, 49])
+@pytest.mark.parametrize("kernel", KERNELS[:-1])
+def test_some_rows_of_a_weight_stored_by_rows(kernel, rows, dtype):
+    """Groups of two vectors of columns with a rest, eight lines or pairs of lines with a rest, pieces of K; small
+    weights, and such as come from memory; the rows of A and of the weight have gaps. Of the largest results the RMS
+    counts, too: their terms are positive."""
+    for k, columns in ((1, 34), (7, 33), (33, 66), (769, 2 * 1024 + 26), (2049, 1300), (13825, 34)):
+        A, B = np.abs(draw((rows, k + 3), dtype))[:, :k], np.abs(draw((k, columns + 5), dtype))[:, :columns]
+        bias = draw(columns, dtype)
+        for gate in (None, "swiglu") if columns % 2 == 0 else (None,):
+            with force_kernel(kernel):
+                got = mf.matmul_fused(A, B, bias, gate, out_dtype="float32" if dtype != "float64" else dtype)
+            check(got, A, B, bias, gate)
+            A = np.asfortranarray(A)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 2, 3])
 @pytest.mark.parametrize("gap", [0, 3])
