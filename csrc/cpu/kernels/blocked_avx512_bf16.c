@@ -39,7 +39,7 @@
 /* clang-format on */
 #define MMF_FORM_ROWS 384
 #define MMF_LINE_BYTES (INT64_C(2) << 20)
-#define MMF_LINE_MANY 48
+#define MMF_LINE_MANY(size) 48
 #define MMF_DOT_ROWS 24
 #define MMF_DOT_BLOCKS
 #define MMF_DOT_GROUP_OF_1 4
