@@ -2,6 +2,7 @@
  * PackedMatrix.unpack(), through the binding. */
 #include <string.h>
 
+#include "cpu/ask.h"
 #include "cpu/convert.h"
 #include "cpu/interrupt.h"
 #include "cpu/shuffle.h"

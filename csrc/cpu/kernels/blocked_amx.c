@@ -20,6 +20,10 @@
 #define MMF_LOCAL_M 160
 #define MMF_BLOCK_N_LOCAL 256
 #define MMF_GROUP_COLUMNS 64
+/* Rows with a B along n from memory that AVX-512 multiplies while AMX would pack. */
+#define MMF_LINE_MANY(size) 6
+#define MMF_LINE_WIDENED MMF_LINE_ROWS
+#define MMF_LINE_ROW_BYTES(size) 524288
 #define MMF_PIECE 8 /* tiles of k: those of a strip of A stay in the first cache */
 #define MMF_STRIPS_SHARE 2
 #define MMF_SMALL /* code: what is large is not inlined */
