@@ -39,6 +39,7 @@
 /* clang-format on */
 #define MMF_FORM_ROWS 384
 #define MMF_LINE_BYTES (INT64_C(2) << 20)
+#define MMF_LINE_LEAST 3
 #define MMF_LINE_MANY(size) 48
 #define MMF_DOT_ROWS 24
 #define MMF_DOT_BLOCKS
