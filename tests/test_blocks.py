@@ -6,7 +6,7 @@ import pytest
 
 import matmul_fused as mf
 from matmul_fused.testing import assert_close, embed, expect, force_kernel
-from support import DTYPES, KERNELS, check, draw, dtype_of
+from support import DTYPES, KERNELS, check, draw, dtype_of, same_bits
 
 DEPTHS = (1, 511, 512, 513, 1000, 1023, 1024, 1025, 2049, 8193, 16385)
 
@@ -145,6 +145,23 @@ def test_some_rows_of_a_weight_stored_by_rows(kernel, rows, dtype):
                 got = mf.matmul_fused(A, B, bias, gate, out_dtype="float32" if dtype != "float64" else dtype)
             check(got, A, B, bias, gate)
             A = np.asfortranarray(A)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("kernel", KERNELS[:-1])
+def test_slices_of_k_are_summed_as_one_thread_does(kernel, rows, dtype):
+    """From 1 MiB on tasks sum pieces of K of a weight stored by rows, or parts of its lines."""
+    for k, columns in ((790, 742), (6001, 90)):
+        A, B, bias = draw((rows, k), dtype), draw((k, columns + 3), dtype)[:, :columns], draw(columns, dtype)
+        for gate in (None, "swiglu"):
+            with force_kernel(kernel):
+                with mf.num_threads(1):
+                    want = mf.matmul_fused(A, B, bias, gate)
+                check(want, A, B, bias, gate)
+                for threads in (2, 5, 16):
+                    with mf.num_threads(threads):
+                        assert same_bits(mf.matmul_fused(A, B, bias, gate), want), (k, gate, threads)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
