@@ -137,7 +137,7 @@ def test_some_rows_of_a_weight_stored_by_rows(kernel, rows, dtype):
     """Groups of two vectors of columns with a rest, eight lines or pairs of lines with a rest, pieces of K; small
     weights, and such as come from memory; the rows of A and of the weight have gaps. Of the largest results the RMS
     counts, too: their terms are positive."""
-    for k, columns in ((1, 34), (7, 33), (33, 66), (769, 2 * 1024 + 26), (2049, 1300), (13825, 34)):
+    for k, columns in ((1, 34), (7, 33), (33, 66), (769, 2 * 1024 + 26), (2049, 1300), (13825, 34), (30011, 42)):
         A, B = np.abs(draw((rows, k + 3), dtype))[:, :k], np.abs(draw((k, columns + 5), dtype))[:, :columns]
         bias = draw(columns, dtype)
         for gate in (None, "swiglu") if columns % 2 == 0 else (None,):
@@ -151,8 +151,8 @@ def test_some_rows_of_a_weight_stored_by_rows(kernel, rows, dtype):
 @pytest.mark.parametrize("rows", [1, 2, 3])
 @pytest.mark.parametrize("kernel", KERNELS[:-1])
 def test_slices_of_k_are_summed_as_one_thread_does(kernel, rows, dtype):
-    """From 1 MiB on tasks sum pieces of K of a weight stored by rows, or parts of its lines."""
-    for k, columns in ((790, 742), (6001, 90)):
+    """From 1 MiB on tasks sum pieces of K of a weight stored by rows, or parts of its lines; of a long K, in groups."""
+    for k, columns in ((790, 742), (6001, 90), (14336, 70), (30011, 22)):
         A, B, bias = draw((rows, k), dtype), draw((k, columns + 3), dtype)[:, :columns], draw(columns, dtype)
         for gate in (None, "swiglu"):
             with force_kernel(kernel):

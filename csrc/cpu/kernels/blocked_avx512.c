@@ -36,6 +36,7 @@
 /* clang-format on */
 #define MMF_LINE_BYTES (INT64_C(2) << 20) /* lines that are asked for ahead win from L3 too */
 #define MMF_LINE_MANY(size) ((size) == 2 ? 48 : 24)
+#define MMF_LINE_LONGEST 65536
 #define MMF_FORM_ROWS 384
 #define MMF_DOT_ROWS 24
 #define MMF_DOT_BLOCKS

@@ -41,6 +41,7 @@
 #define MMF_LINE_BYTES (INT64_C(2) << 20)
 #define MMF_LINE_LEAST 3
 #define MMF_LINE_MANY(size) 48
+#define MMF_LINE_LONGEST 65536
 #define MMF_DOT_ROWS 24
 #define MMF_DOT_BLOCKS
 #define MMF_DOT_GROUP_OF_1 4

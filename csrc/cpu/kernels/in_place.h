@@ -41,6 +41,9 @@
 #define MMF_LINES 8         /* whose products are a sum */
 #define MMF_LINE_PIECES 12
 #define MMF_LINE_DEPTH 13824
+#ifndef MMF_LINE_LONGEST
+#define MMF_LINE_LONGEST MMF_LINE_DEPTH /* K, at most: of more, MMF_LINE_PIECES each are a sum */
+#endif
 #define MMF_LINE_UNIT 32 /* elements: rows of A begin at multiples */
 #define MMF_LINE_N 4096  /* columns of a block of B that is not prepacked, at most */
 #define MMF_SLICED_BYTES (INT64_C(1) << 20) /* of a B of which tasks take pieces of K, at least */
