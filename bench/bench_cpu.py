@@ -73,6 +73,11 @@ PROBLEMS = (
     ),
     Problem("layout", 1024, 1024, 1024, layout="KN"),
     Problem("layout", 64, 1024, 1024, activation="relu", layout="KN"),
+    *(
+        Problem("layout", m, n, k, dtype, layout="KN")
+        for m, n, k in ((16, 3072, 768), (1, 4096, 14336))
+        for dtype in ("float32", "bfloat16", "float16")
+    ),
     Problem("layout", 128, 128, 64, activation="relu", batch=16),
     Problem("layout", 512, 512, 512, "float64"),
     Problem("layout", 512, 512, 512, "float64", activation=None),

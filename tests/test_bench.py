@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import random
 import subprocess
 import sys
 import types
@@ -421,6 +422,20 @@ def test_decoding_beside_a_bare_loop(bench_cpu, tmp_path, capsys):
     assert [row["regime"] for row in rows] == ["rotated", "hot"]
     assert all(share > 0 for row in rows for way in bench.WAYS for share in row["shares"][way])
     assert "lines reach 0.90" in capsys.readouterr().out
+
+
+def test_random_problems_beside_torch(bench_cpu, tmp_path, capsys):
+    bench, path = load("bench_scan", "torch"), tmp_path / "scan.json"
+    assert bench.main(["--quick", "--seconds", "1", "--rows", "1", "5", "--show", "2", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert rows == sorted(rows, key=lambda row: row["ratio"])
+    assert all(row["seconds"] > 0 and row["problem"][:2] in ("1x", "5x") for row in rows)
+    shown = capsys.readouterr().out
+    assert all(row["problem"] in shown for row in rows[:2])
+    draws = [bench.draw(random.Random(7)) for _ in range(2)]
+    assert draws[0] == draws[1]
+    slow = [bench.Row("p", "float32", "W.T", True, 1.0, ratio) for ratio in (0.5, 0.95, 2.0)]
+    assert bench.summary(slow) == [("W.T", "float32", "3", "2", "1", "0.95")]
 
 
 def test_what_linear_costs():
