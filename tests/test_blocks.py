@@ -131,20 +131,52 @@ def test_some_rows_of_a_weight_stored_by_columns(kernel, rows, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-@pytest.mark.parametrize("rows", [4, 5, 16, 17, 48, 49])
-@pytest.mark.parametrize("kernel", KERNELS[:-1])
+@pytest.mark.parametrize("rows", [3, 4, 5, 16, 17, 48, 49])
+@pytest.mark.parametrize("kernel", mf.info().kernels[:-1])
 def test_some_rows_of_a_weight_stored_by_rows(kernel, rows, dtype):
     """Groups of two vectors of columns with a rest, eight lines or pairs of lines with a rest, pieces of K; small
     weights, and such as come from memory; the rows of A and of the weight have gaps. Of the largest results the RMS
-    counts, too: their terms are positive."""
-    for k, columns in ((1, 34), (7, 33), (33, 66), (769, 2 * 1024 + 26), (2049, 1300), (13825, 34), (30011, 42)):
+    counts, too: their terms are positive. Every block of the result is written once, whatever the threads."""
+    refused = []
+    for k, columns in ((1, 34), (7, 33), (33, 66), (769, 2 * 1024 + 26), (2049, 800), (13825, 34), (30011, 42)):
         A, B = np.abs(draw((rows, k + 3), dtype))[:, :k], np.abs(draw((k, columns + 5), dtype))[:, :columns]
-        bias = draw(columns, dtype)
+        bias, sums = draw(columns, dtype), "float32" if dtype != "float64" else dtype
         for gate in (None, "swiglu") if columns % 2 == 0 else (None,):
-            with force_kernel(kernel):
-                got = mf.matmul_fused(A, B, bias, gate, out_dtype="float32" if dtype != "float64" else dtype)
-            check(got, A, B, bias, gate)
+            n = columns // 2 if gate else columns
+            C = draw((rows, n), sums)
+            results = []
+            for threads in (1, 2, 7):
+                out = C.copy()
+                try:
+                    with force_kernel(kernel), mf.num_threads(threads):
+                        mf.matmul_fused(A, B, bias, gate, out=out, **({} if gate else {"beta": 2, "C": out}))
+                except NotImplementedError as refusal:
+                    refused.append(str(refusal))
+                else:
+                    results.append(out)
+            for out in results:
+                assert same_bits(out, results[0]), (k, columns, gate)
+            if results:
+                check(results[0], A, B, bias, gate, **({} if gate else {"beta": 2, "C": C}))
             A = np.asfortranarray(A)
+    if refused:
+        assert kernel not in KERNELS, "a row of this CPU takes every dtype"
+        pytest.skip(f"{kernel} ran not all: {refused[0]}")
+
+
+@pytest.mark.parametrize("kernel", mf.info().kernels[:-1])
+@pytest.mark.parametrize("rows", [3, 6, 40])
+def test_a_batch_against_weights_stored_by_rows(kernel, rows):
+    """Each with a weight of its own, and both weights of a gate."""
+    A, B = draw((3, rows, 95), "bfloat16"), draw((3, 95, 98), "bfloat16")
+    try:
+        with force_kernel(kernel):
+            check(mf.matmul_fused(A, B, None, "relu"), A, B, None, "relu")
+            pair = B[0, :, :48], B[1, :, :48]
+            check(mf.matmul_fused(A[0], pair, None, "swiglu"), A[0], pair, None, "swiglu")
+    except NotImplementedError as refusal:
+        assert kernel not in KERNELS, "a row of this CPU takes the call"
+        pytest.skip(f"{kernel} ran nothing: {refusal}")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

@@ -1,7 +1,8 @@
 """prepack and PackedMatrix as B: the values of the plain weight, its facts, unpack. Refusals: test_prepack_refusals.py.
 
-The bits are those of a call with the plain weight wherever that is row-major with more than one column (both go
-through the same tiles); a weight stored (N, K) is read as dot products by few rows, which sum in another order.
+The bits of layout "panels64" are those of a call with a plain weight that is packed for it (both go through the same
+tiles), and of one to three rows of a row-major one. Few rows read other plain weights where they lie and sum in another
+order.
 Pickling, copying and immutability are in test_lifetime.py.
 """
 
@@ -57,7 +58,7 @@ def test_values_are_those_of_the_plain_weight(source, dtype, gate_layout):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kernel", PACKING)
 def test_bits_are_those_of_a_row_major_weight(kernel, dtype):
-    """Of a weight whose columns have gaps for 4 to 48 rows of 16 bits, which AVX-512 sums by lines if it is dense."""
+    """4 to 48 rows of 16 bits have a weight whose columns have gaps: AVX-512 sums a dense one by lines."""
     for m, k, n in itertools.product((1, 3, 4, 13, 200), (1, 17, 700), (2, 16, 17, 65, 200)):
         A, B = draw((m, k), dtype), draw((k, n), dtype)
         by_lines = 3 < m <= 48 and B.itemsize == 2
@@ -196,7 +197,7 @@ def test_pairs_of_bfloat16(shape, gate_layout):
     activation = "swiglu" if gate_layout else "relu"
     refused = dict(mf.explain(draw((17, shape[0]), "bfloat16"), B).refused)
     lacks = all(refused.get(row, "").startswith(("needs", "disabled")) for row in READ_PAIRS)
-    for m in (1, 2, 5, 16, 17, 50):
+    for m in (1, 2, 3, 5, 16, 17, 50):
         A = draw((m, shape[0]), "bfloat16")
         if lacks:
             with pytest.raises(

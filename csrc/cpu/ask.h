@@ -5,9 +5,8 @@
 
 #include <stdint.h>
 
-/* `bytes` of the line eight lines behind this one, for the first cache, and of the one 32 lines
- * behind it, for the second; lines are `pitch` bytes apart. Inlined, for GCC drops calls that only
- * ask. */
+/* `bytes` of the line eight lines further on, for the first cache, and of that 32 lines further on,
+ * for the second; lines are `pitch` bytes apart. Inlined, for GCC drops calls that only ask. */
 static inline __attribute__((always_inline)) void mmf_ask_lines(const char *line, int64_t pitch,
                                                                 int64_t bytes)
 {

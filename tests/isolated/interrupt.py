@@ -64,7 +64,8 @@ CALLS = {
     "long dots": product(plain(8, 1 << 25, 0), turned(200, 1 << 25, 0)),
     "lines": product(plain(1, 13000), plain(13000, 1 << 23, 0)),
     "lines of float16": product(plain(3, 13000, None, "f2"), plain(13000, 1 << 22, 0, "f2")),
-    "a strip": product(plain(4, 1000), plain(1000, 1 << 24, 0)),
+    "lines of some rows": product(plain(16, 13000), plain(13000, 1 << 21, 0)),
+    "a strip": product(plain(4, 70000), plain(70000, 1 << 18, 0)),
     "no products": product(plain(1 << 16, 1), plain(1, 1 << 15), None, "mish", alpha=0, out_dtype="float16"),
 }
 PACKING = {

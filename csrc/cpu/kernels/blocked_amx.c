@@ -20,7 +20,8 @@
 #define MMF_LOCAL_M 160
 #define MMF_BLOCK_N_LOCAL 256
 #define MMF_GROUP_COLUMNS 64
-/* Rows with a B along n from memory that AVX-512 multiplies while AMX would pack. */
+/* Up to six rows are left to AVX-512 where B is contiguous in n and comes from memory: it reads B
+ * in place, AMX would pack it. */
 #define MMF_LINE_MANY(size) 6
 #define MMF_LINE_WIDENED MMF_LINE_ROWS
 #define MMF_LINE_ROW_BYTES(size) 524288

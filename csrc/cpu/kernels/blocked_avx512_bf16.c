@@ -38,7 +38,6 @@
     MMF_TILE(14, 1) MMF_TILE(14, 2)
 /* clang-format on */
 #define MMF_FORM_ROWS 384
-#define MMF_LINE_BYTES (INT64_C(2) << 20)
 #define MMF_LINE_LEAST 3
 #define MMF_LINE_MANY(size) 48
 #define MMF_LINE_LONGEST 65536

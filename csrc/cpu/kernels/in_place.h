@@ -23,13 +23,14 @@
 #define MMF_DOT_WIDE_BYTES (INT64_C(1) << 20) /* of rows that a task widens */
 #define MMF_DOT_DEPTH (INT64_C(1) << 18)      /* products in a row, at most */
 /* Few rows against lines of B: p pieces of n sums of eight products; n / p + p is at most
- * MMF_CHAIN for MMF_LINE_PIECES pieces up to MMF_LINE_DEPTH. */
+ * MMF_CHAIN for MMF_LINE_PIECES pieces up to MMF_LINE_DEPTH. Of a longer K, each MMF_LINE_PIECES
+ * are such a sum, and these are added. */
 #define MMF_LINE_ROWS 3
 #ifndef MMF_LINE_LEAST
 #define MMF_LINE_LEAST (MMF_LINE_ROWS + 1) /* rows that line_rows.inc takes, at least */
 #endif
 #ifndef MMF_LINE_MANY
-#define MMF_LINE_MANY(size) MMF_LINE_ROWS /* rows that line_rows.inc takes, at most */
+#define MMF_LINE_MANY(size) MMF_LINE_ROWS /* rows that go by lines, at most */
 #endif
 #ifndef MMF_LINE_WIDENED
 #define MMF_LINE_WIDENED 16 /* rows for which lines of 16 bits pay from any cache, at most */
@@ -42,7 +43,7 @@
 #define MMF_LINE_PIECES 12
 #define MMF_LINE_DEPTH 13824
 #ifndef MMF_LINE_LONGEST
-#define MMF_LINE_LONGEST MMF_LINE_DEPTH /* K, at most: of more, MMF_LINE_PIECES each are a sum */
+#define MMF_LINE_LONGEST MMF_LINE_DEPTH /* K, at most: see line_pieces() */
 #endif
 #define MMF_LINE_UNIT 32 /* elements: rows of A begin at multiples */
 #define MMF_LINE_N 4096  /* columns of a block of B that is not prepacked, at most */
