@@ -109,7 +109,7 @@ def exhausted(name, aligned):
 def race():
     """One thread's call fails without the GIL while another fails with it: each gets its own text."""
     failing.limit(1 << 12)
-    rows, columns = np.zeros((30, 3000), np.float16), np.zeros((3000, 400), np.float16)  # the most workspace so far
+    rows, columns = np.zeros((300, 3000), np.float16), np.zeros((3000, 400), np.float16)  # the most workspace so far
     stop = threading.Event()
     sys.setswitchinterval(1e-5)
     wrong = []
