@@ -138,7 +138,7 @@ def test_some_rows_of_a_weight_stored_by_rows(kernel, rows, dtype):
     weights, and such as come from memory; the rows of A and of the weight have gaps. Of the largest results the RMS
     counts, too: their terms are positive. Every block of the result is written once, whatever the threads."""
     refused = []
-    for k, columns in ((1, 34), (7, 33), (33, 66), (769, 2 * 1024 + 26), (2049, 800), (13825, 34), (30011, 42)):
+    for k, columns in ((1, 34), (7, 33), (33, 66), (769, 2 * 1024 + 26), (2049, 800), (300, 4130), (13825, 34), (30011, 42)):
         A, B = np.abs(draw((rows, k + 3), dtype))[:, :k], np.abs(draw((k, columns + 5), dtype))[:, :columns]
         bias, sums = draw(columns, dtype), "float32" if dtype != "float64" else dtype
         for gate in (None, "swiglu") if columns % 2 == 0 else (None,):

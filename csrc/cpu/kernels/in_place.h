@@ -38,6 +38,7 @@
 #ifndef MMF_LINE_ROW_BYTES
 #define MMF_LINE_ROW_BYTES(size) ((size) == 2 ? 49152 : 196608) /* of B for a row, at least */
 #endif
+#define MMF_LINE_RUN 8192   /* bytes of a line, at least, for 4 to 16 rows of more than 16 bits */
 #define MMF_LINE_SUMS 32768 /* of a block of so many rows, in the second cache */
 #define MMF_LINES 8         /* whose products are a sum */
 #define MMF_LINE_PIECES 12
