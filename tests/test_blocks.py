@@ -220,6 +220,87 @@ def test_slices_of_k_are_summed_as_one_thread_does(kernel, rows, dtype):
                         assert same_bits(mf.matmul_fused(A, B, bias, gate), want), (k, gate, threads)
 
 
+@pytest.mark.parametrize("rows", [4, 12, 33, 100])
+@pytest.mark.parametrize("layout", ["K x N", "W.T", "prepacked"])
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        *itertools.product(KERNELS[:-1], ("float32", "float64", "float16")),
+        *((row, "bfloat16") for row in mf.info().kernels[:-1]),
+    ],
+)
+def test_pieces_of_k_are_summed_as_one_thread_does(kernel, dtype, layout, rows):
+    """Where the result is small threads share the pieces of K, the last of which is shorter. C is read and written."""
+    refused, ran = [], 0
+    for k, columns in ((2049, 33), (4000, 63), (4096, 16), (3104, 130), (8192, 2)):
+        A, W, bias = draw((rows, k), dtype), draw((columns, k + 3), dtype)[:, :k], draw(columns, dtype)
+        B = np.ascontiguousarray(W.T) if layout == "K x N" else W.T
+        sums = "float32" if dtype != "float64" else dtype
+        for gate in (None, "swiglu") if columns % 2 == 0 else (None,):
+            C = draw((rows, columns // 2 if gate else columns), sums)
+            more = {} if gate else {"beta": 2}
+            results = []
+            for threads in (1, 2, 7, 16):
+                out = C.copy()
+                try:
+                    with force_kernel(kernel), mf.num_threads(threads):
+                        weight = B if layout != "prepacked" else mf.prepack(B, gate_layout=gate and "halves")
+                        mf.matmul_fused(A, weight, bias, gate, out=out, **({**more, "C": out} if more else {}))
+                except NotImplementedError as refusal:
+                    refused.append(str(refusal))
+                else:
+                    results.append(out)
+            for out in results:
+                assert same_bits(out, results[0]), (k, columns, gate)
+            ran += len(results)
+            if results:
+                check(results[0], A, B, bias, gate, **({**more, "C": C} if more else {}))
+    if not ran:
+        _nothing_ran(kernel, refused[0])
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 8192), (8, 64, 2048), (30, 64, 4096)])
+@pytest.mark.parametrize(
+    ("kernel", "dtype"), [*((row, "float32") for row in KERNELS[:-1]), *((row, "bfloat16") for row in mf.info().kernels)]
+)
+def test_pieces_of_k_of_weights_stored_in_two_ways(kernel, dtype, shape):
+    rows, columns, k = shape
+    A, gate, up = draw((rows, k), dtype), draw((k, columns), dtype), draw((2 * k, 2 * columns), dtype)
+    ways = [up[:k, :columns], np.asfortranarray(up[:k, :columns]), up[::2, ::2], up[k - 1 :: -1, columns - 1 :: -1]]
+    for pair in itertools.product((gate, np.asfortranarray(gate)), ways):
+        for B in (pair, pair[::-1]):
+            try:
+                with force_kernel(kernel):
+                    with mf.num_threads(1):
+                        want = mf.matmul_fused(A, B, None, "reglu")
+                    check(want, A, B, None, "reglu")
+                    for threads in (2, 8):
+                        with mf.num_threads(threads):
+                            assert same_bits(mf.matmul_fused(A, B, None, "reglu"), want), threads
+            except NotImplementedError as refusal:
+                _nothing_ran(kernel, str(refusal))
+
+
+@pytest.mark.parametrize("kernel", KERNELS[:-1])
+def test_dot_products_of_a_very_long_k_are_summed_as_one_thread_does(kernel):
+    A, W = draw((4, 2**18 + 1024), "float32"), draw((5, 2**18 + 1024), "float32")
+    results = []
+    for threads in (1, 2):
+        with force_kernel(kernel), mf.num_threads(threads):
+            results.append(mf.matmul_fused(A, W.T))
+    assert same_bits(*results)
+    check(results[0], A, W.T)
+
+
+@pytest.mark.parametrize("layout", ["K x N", "W.T"])
+@pytest.mark.parametrize("kernel", KERNELS[:-1])
+def test_threads_share_the_pieces_of_k(kernel, layout):
+    """The result is one block, which one thread would compute."""
+    A, B = draw((30, 8192), "float32"), draw((8192, 16), "float32")
+    with force_kernel(kernel), mf.num_threads(4):
+        assert mf.explain(A, B if layout == "K x N" else np.asfortranarray(B)).threads == 4
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 2, 3])
 @pytest.mark.parametrize("gap", [0, 3])

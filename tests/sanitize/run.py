@@ -101,7 +101,8 @@ def address(chain: Chain) -> None:
     chain.step("pytest", [*toolchain.PYTEST, *files])
     chain.step("pytest, lifetimes", [*toolchain.PYTEST, "tests/test_lifetime.py", "-k", LIFETIME])
     chain.step("sweep", ["-m", "matmul_fused", "check", "--quick"])
-    chain.step("sweep, modelled AMX", [*toolchain.PYTEST, "tests/test_sweep.py", "-k", "cpu_blocked_amx"])
+    amx = ["tests/test_sweep.py", "tests/test_blocks.py", "-k", "cpu_blocked_amx"]
+    chain.step("modelled AMX", [*toolchain.PYTEST, *amx])
     chain.gpu_tests()
 
 

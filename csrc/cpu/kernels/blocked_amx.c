@@ -16,6 +16,8 @@
 #define MMF_CHAIN_UNIT 32
 #define MMF_DEPTH(size) 4096
 #define MMF_CACHE_BLOCKS
+#define MMF_NARROW_PIECES 4
+#define MMF_NARROW_LEAST(packed) ((packed) ? 2048 : 512) /* less is done before others wake */
 #define MMF_BLOCK_N 1024
 #define MMF_LOCAL_M 160
 #define MMF_BLOCK_N_LOCAL 256

@@ -12,6 +12,7 @@
 #define MMF_PLACED_MR 6
 #define MMF_STRIP_UNIT 2
 #define MMF_CACHE_BLOCKS
+#define MMF_NARROW_PIECES 2
 #define MMF_BLOCK_N 1024
 #define MMF_LOCAL_M 160
 #define MMF_LOCAL_WIDE_M 384

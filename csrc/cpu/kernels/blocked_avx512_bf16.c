@@ -20,6 +20,7 @@
 #define MMF_TILE_UNIT 2
 #define MMF_DEPTH(size) 1024
 #define MMF_CACHE_BLOCKS
+#define MMF_NARROW_PIECES 2
 #define MMF_BLOCK_N 1024
 #define MMF_LOCAL_M 160
 #define MMF_BLOCK_N_LOCAL 256

@@ -14,6 +14,8 @@
  * MMF_CHAIN, for the 8 lanes of double too. */
 #define MMF_DOT_LEAST 128
 #define MMF_DOT_BLOCKS_DEPTH 32768
+#define MMF_DOT_PIECE 1024 /* K of a piece, at least: whole blocks of dot_rows.inc */
+#define MMF_DOT_NARROW 64  /* lines of A and of B, at most, where K has pieces */
 #endif
 #define MMF_DOT_COLUMNS 4
 #define MMF_DOT_MANY 64    /* lines of B at once */
@@ -48,7 +50,7 @@
 #endif
 #define MMF_LINE_UNIT 32 /* elements: rows of A begin at multiples */
 #define MMF_LINE_N 4096  /* columns of a block of B that is not prepacked, at most */
-#define MMF_SLICED_BYTES (INT64_C(1) << 20) /* of a B of which tasks take pieces of K, at least */
+#define MMF_SLICED_BYTES (INT64_C(1) << 20) /* that three rows share by pieces of K, at least */
 #define MMF_SLICED_N 8192                   /* columns of it, at most: parts of more are long */
 #ifndef MMF_LINE_BYTES
 #define MMF_LINE_BYTES                                                                             \
