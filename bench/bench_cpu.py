@@ -78,6 +78,11 @@ PROBLEMS = (
         for m, n, k in ((16, 3072, 768), (1, 4096, 14336))
         for dtype in ("float32", "bfloat16", "float16")
     ),
+    *(
+        Problem("narrow", m, n, 4096, dtype, activation=None, layout=layout)
+        for m, n, layout in ((16, 16, "NK"), (64, 64, "NK"), (16, 128, "KN"))
+        for dtype in ("float32", "bfloat16", "float16")
+    ),
     Problem("layout", 128, 128, 64, activation="relu", batch=16),
     Problem("layout", 512, 512, 512, "float64"),
     Problem("layout", 512, 512, 512, "float64", activation=None),
