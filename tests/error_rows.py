@@ -365,12 +365,12 @@ ROWS: list[tuple[str, str, str]] = [
     (
         "Prepacked weights",
         "mf.prepack(B, layout='tiles')",
-        'ValueError: unknown layout "tiles"; on the CPU it is "auto", "panels64" or "pairs64"',
+        'ValueError: unknown layout "tiles"; on the CPU it is "auto", "panels64", "pairs64" or "columns"',
     ),
     (
         "Prepacked weights",
         "mf.prepack(B, layout='auto\\0x')",
-        'ValueError: unknown layout "auto\\x00x"; on the CPU it is "auto", "panels64" or "pairs64"',
+        'ValueError: unknown layout "auto\\x00x"; on the CPU it is "auto", "panels64", "pairs64" or "columns"',
     ),
     ("Prepacked weights", "mf.prepack(B, layout=1)", "TypeError: layout must be a str, got int"),
     (

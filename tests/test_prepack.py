@@ -6,8 +6,10 @@ order.
 Pickling, copying and immutability are in test_lifetime.py.
 """
 
+import contextlib
 import itertools
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -64,7 +66,7 @@ def test_bits_are_those_of_a_row_major_weight(kernel, dtype):
         by_lines = 3 < m <= 48 and B.itemsize == 2
         with force_kernel(kernel):
             plain = mf.matmul_fused(A, np.repeat(B, 2, axis=1)[:, ::2] if by_lines else B, None, "silu")
-            packed = mf.matmul_fused(A, mf.prepack(B), None, "silu")
+            packed = mf.matmul_fused(A, mf.prepack(B, layout="panels64"), None, "silu")
         assert same_bits(plain, packed), (m, k, n)
 
 
@@ -163,6 +165,37 @@ def layout_of(shape, dtype="bfloat16", **keywords):
     packed = mf.prepack(draw(shape, dtype), **keywords)
     assert packed.nbytes <= 1.1 * mf.prepack(draw(shape, dtype), layout="panels64", **keywords).nbytes
     return packed.layout
+
+
+@pytest.mark.parametrize("gate_layout", GATES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [1, 4])
+def test_few_columns_are_packed_as_columns(columns, dtype, gate_layout):
+    """A call with them is that with W.T, and they take the memory of W."""
+    k, n = 1027, 2 * columns if gate_layout else columns
+    B = draw((k, n), dtype)
+    packed = mf.prepack(B, gate_layout=gate_layout)
+    assert packed.layout == "columns"
+    assert packed.nbytes <= n * (k * dtype_of(dtype).itemsize + 63)
+    assert same_bits(to_numpy(packed.unpack()), B)
+    assert same_bits(to_numpy(pickle.loads(pickle.dumps(packed)).unpack()), B)
+    activation = "swiglu" if gate_layout else "gelu"
+    more = {"gate_layout": gate_layout} if gate_layout else {}
+    for kernel, rows in itertools.product((None, *KERNELS), (1, 5, 130)):
+        A, bias = draw((rows, k), dtype), draw(n, dtype)
+        with force_kernel(kernel) if kernel else contextlib.nullcontext():
+            got = mf.matmul_fused(A, packed, bias, activation)
+            check(got, A, B, bias, activation, **more)
+            if gate_layout in (None, "halves"):
+                assert same_bits(got, mf.matmul_fused(A, np.asfortranarray(B), bias, activation, **more))
+
+
+def test_columns_may_be_many():
+    A, B = draw((33, 70)), draw((70, 129))
+    packed = mf.prepack(B, layout="columns")
+    assert packed.layout == "columns"
+    assert same_bits(to_numpy(packed.unpack()), B)
+    assert same_bits(mf.matmul_fused(A, packed), mf.matmul_fused(A, np.asfortranarray(B)))
 
 
 def test_auto_takes_the_layout_of_the_best_row():

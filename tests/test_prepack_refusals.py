@@ -34,7 +34,7 @@ PACKED = {name: mf.prepack(B32, gate_layout=name) for name in GATES}
             (B32,),
             {"layout": "tiles"},
             ValueError,
-            'unknown layout "tiles"; on the CPU it is "auto", "panels64" or "pairs64"',
+            'unknown layout "tiles"; on the CPU it is "auto", "panels64", "pairs64" or "columns"',
         ),
         ((B32,), {"layout": None}, TypeError, "layout must be a str"),
         ((B32,), {"gates": 1}, TypeError, r"prepack\(\) got an unexpected keyword argument 'gates'"),

@@ -133,12 +133,13 @@ static mmf_status add_weight(mmf_state *state, mmf_call *call, PyObject *object,
     }
     mmf_packed *weight = (mmf_packed *)object;
     if (pair && weight->gate != MMF_GATE_NONE)
-        return mmf_fail(
-            MMF_VALUE_ERROR,
-            "%s was prepacked with a gate_layout; pass it alone, or pack each of the pair "
-            "without",
-            name);
-    if (up && request->terms.packed != weight->layout)
+        return mmf_fail(MMF_VALUE_ERROR,
+                        "%s was prepacked with a gate_layout; pass it alone, or pack each of the "
+                        "pair without",
+                        name);
+    const mmf_tensor *first = call->borrowed[0] ? &call->borrowed[0]->weight : &call->packed[0];
+    const bool one_shape = up && !memcmp(first->shape, weight->weight.shape, 2 * sizeof(int64_t));
+    if (one_shape && request->terms.packed != weight->layout) /* else the shapes are refused */
         return mmf_fail(MMF_VALUE_ERROR,
                         "B[0] and B[1] must be prepacked in one layout, got \"%s\" and \"%s\"",
                         mmf_prepack_layout_name(request->terms.packed),

@@ -61,11 +61,12 @@ static const char mmf_doc_matmul_fused[] =
     "\n" \
     "B            (K, N), any strides, float32, float64, float16 or bfloat16; it is copied. Or a pair (gate, up)\n" \
     "gate_layout  where gate and up columns lie in one weight for a gated activation, as in matmul_fused\n" \
-    "layout       \"auto\" or the name of a packed layout of B's device: on the CPU \"panels64\" or \"pairs64\" (of\n" \
-    "             bfloat16, for CPUs with AMX or AVX512_BF16), on a GPU \"columns\", on AMD's gfx90a, gfx942 and\n" \
-    "             gfx950 also \"preshuffle_16x16\" (16-bit B; K in 32s, N, of gate and up each, in 16s), which\n" \
+    "layout       \"auto\" or the name of a packed layout of B's device: on the CPU \"panels64\", \"pairs64\" (of\n" \
+    "             bfloat16, for CPUs with AMX or AVX512_BF16) or \"columns\", on a GPU \"columns\", on AMD's gfx90a,\n" \
+    "             gfx942 and gfx950 also \"preshuffle_16x16\" (16-bit B; K in 32s, N, of gate and up each, in 16s), which\n" \
     "             their matrix kernels alone read. \"auto\" takes pairs64 where the kernel for large products\n" \
-    "             reads it and it is at most a tenth larger, on a GPU columns\n" \
+    "             reads it and it is at most a tenth larger, columns on a GPU and for up to 4 columns (of gate\n" \
+    "             and up each)\n" \
     "\n" \
     "Raises what matmul_fused raises for B; ValueError for an unknown layout, sizes that it does not hold or an odd\n" \
     "number of gated columns; NotImplementedError for more than two axes, or a layout that no kernel for B's device\n" \

@@ -1,4 +1,4 @@
-/* Prepacked weights, layouts "panels64" and "pairs64". Path of a call: mf.prepack() and
+/* Prepacked weights, layouts "panels64", "pairs64" and "columns". Path of a call: mf.prepack() and
  * PackedMatrix.unpack(), through the binding. */
 #include <string.h>
 
@@ -154,3 +154,28 @@ void mmf_cpu_unpack_pairs(mmf_dtype dtype, int64_t k, int64_t n, const void *pan
                 to[i * row + (first + j) * col] = from[pair_at(i, j)];
         }
 }
+
+#define COPY(type)                                                                                 \
+    for (int64_t i = begin; i < end; i++)                                                          \
+    ((type *)to)[i * to_row + j * to_col] = ((const type *)from)[i * from_row + j * from_col]
+
+void mmf_cpu_copy_columns(mmf_dtype dtype, int64_t k, int64_t n, const void *from, int64_t from_row,
+                          int64_t from_col, void *to, int64_t to_row, int64_t to_col,
+                          mmf_interrupt *interrupt)
+{
+    const int64_t size = mmf_element_size(dtype);
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t begin = 0; begin < k; begin += PIECE) {
+            const int64_t end = mmf_min(begin + PIECE, k);
+            if (mmf_ends(interrupt, 0, COST * (end - begin)))
+                return;
+            if (size == 8)
+                COPY(uint64_t);
+            else if (size == 4)
+                COPY(uint32_t);
+            else
+                COPY(uint16_t);
+        }
+}
+
+#undef COPY

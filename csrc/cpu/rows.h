@@ -31,6 +31,12 @@ MMF_CPU_KERNELS(X)
  * as [k / 2][column][2], which end in zeros up to a multiple of 32 k. */
 #define MMF_CPU_PAIRS64 2
 
+/* Layout id 3, "columns", of so many columns at most where it is chosen: a matrix with strides,
+ * whose columns are contiguous, for dot products with all rows of A. Panels would be mostly zeros.
+ */
+#define MMF_CPU_COLUMNS (MMF_PACKED_STRIDED | 3)
+#define MMF_CPU_FEW_COLUMNS 4
+
 /* Bytes that the panels of a K x N weight take, a multiple of 64. */
 int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n);
 
@@ -48,6 +54,12 @@ void mmf_cpu_pack_pairs(mmf_dtype dtype, int64_t k, int64_t n, const void *data,
                         int64_t col, void *panels, mmf_interrupt *interrupt);
 void mmf_cpu_unpack_pairs(mmf_dtype dtype, int64_t k, int64_t n, const void *panels, int64_t row,
                           int64_t col, void *data, mmf_interrupt *interrupt);
+
+/* A K x N matrix with element strides from_row and from_col into one with those of `to`: both ways
+ * of layout "columns". */
+void mmf_cpu_copy_columns(mmf_dtype dtype, int64_t k, int64_t n, const void *from, int64_t from_row,
+                          int64_t from_col, void *to, int64_t to_row, int64_t to_col,
+                          mmf_interrupt *interrupt);
 
 /* Names of the instruction sets found that kernels use, "avx2 fma f16c" (empty: none). */
 const char *mmf_cpu_features(void);

@@ -42,6 +42,21 @@ static mmf_status unpack_pairs(const mmf_weight *w, const void *packed)
     return MMF_OK;
 }
 
+/* The strides of a GPU's columns: one rule. */
+static mmf_status pack_columns(const mmf_weight *w, void *packed)
+{
+    mmf_cpu_copy_columns(w->dtype, w->k, w->n, w->data, w->row, w->col, packed, 1,
+                         mmf_gpu_columns_pitch(w->dtype, w->k), w->interrupt);
+    return MMF_OK;
+}
+
+static mmf_status unpack_columns(const mmf_weight *w, const void *packed)
+{
+    mmf_cpu_copy_columns(w->dtype, w->k, w->n, packed, 1, mmf_gpu_columns_pitch(w->dtype, w->k),
+                         w->data, w->row, w->col, w->interrupt);
+    return MMF_OK;
+}
+
 /* The prepacked layouts, of each back end the most special last: what they are called, and the
  * functions of the back end that reads them. */
 typedef struct layout_row {
@@ -66,6 +81,8 @@ static const layout_row layouts[] = {
      unpack_panels, 0, 0, 0},
     {MMF_CPU_PAIRS64, false, "pairs64", MMF_DTYPE_BIT(MMF_BFLOAT16), mmf_cpu_pairs_bytes, NULL,
      NULL, pack_pairs, unpack_pairs, 0, 0, 0},
+    {MMF_CPU_COLUMNS, false, "columns", UINT32_MAX, mmf_gpu_columns_bytes, mmf_gpu_columns_pitch,
+     NULL, pack_columns, unpack_columns, 0, 0, 0},
     {MMF_GPU_PRESHUFFLED, true, "preshuffle_16x16", SHORT, mmf_gpu_preshuffled_bytes, NULL,
      mmf_gpu_check_preshuffled, mmf_gpu_preshuffle, mmf_gpu_unshuffle, MMF_PRESHUFFLED_K,
      MMF_PRESHUFFLED_N, MMF_PRESHUFFLED_ALIGN},
@@ -83,19 +100,18 @@ bool mmf_prepack_has_size(int64_t k, int64_t n)
 }
 
 /* The name of the layout that large products read fastest, of those that are at most a tenth larger
- * than the first; of equals the last, which kernels need not bring into another. On a GPU that
- * which every kernel reads. */
-static const char *best_layout(const mmf_tensor *weight)
+ * than the first; of equals the last, which kernels need not bring into another. On a GPU, and of
+ * very few columns, that which every kernel reads. */
+static const char *best_layout(const mmf_tensor *weight, int streams)
 {
     const mmf_dtype dtype = weight->dtype;
     const int64_t k = weight->shape[0], n = weight->shape[1];
-    const bool on_gpu = weight->device.type != MMF_CPU;
+    const bool strided = weight->device.type != MMF_CPU || n <= streams * MMF_CPU_FEW_COLUMNS;
     const layout_row *best = NULL;
     for (int i = 0; i < LAYOUTS; i++) {
         const layout_row *row = &layouts[i];
-        if (row->on_gpu != on_gpu || !(row->dtypes & MMF_DTYPE_BIT(dtype)))
-            continue;
-        if (on_gpu && !row->pitch)
+        if (row->on_gpu != (weight->device.type != MMF_CPU) ||
+            !(row->dtypes & MMF_DTYPE_BIT(dtype)) || (row->pitch != NULL) != strided)
             continue;
         if (!best) {
             best = row;
@@ -130,7 +146,7 @@ mmf_status mmf_prepack_layout(const mmf_tensor *weight, int streams, const char 
 {
     const mmf_dtype dtype = weight->dtype;
     const bool on_gpu = weight->device.type != MMF_CPU;
-    const char *wanted = strcmp(name, "auto") ? name : best_layout(weight);
+    const char *wanted = strcmp(name, "auto") ? name : best_layout(weight, streams);
     for (int i = 0; i < LAYOUTS; i++) {
         const layout_row *row = &layouts[i];
         const bool anywhere = row->id == MMF_GPU_PRESHUFFLED; /* its check() tells of the device */
@@ -150,7 +166,7 @@ mmf_status mmf_prepack_layout(const mmf_tensor *weight, int streams, const char 
                     weight->device.type == MMF_ROCM
                         ? "an AMD GPU it is \"auto\", \"columns\" or \"preshuffle_16x16\""
                     : on_gpu ? "a GPU it is \"auto\" or \"columns\""
-                             : "the CPU it is \"auto\", \"panels64\" or \"pairs64\"");
+                             : "the CPU it is \"auto\", \"panels64\", \"pairs64\" or \"columns\"");
 }
 
 static const layout_row *row_of(int id)

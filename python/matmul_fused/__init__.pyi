@@ -361,10 +361,10 @@ def prepack(
 
     B: 2-D, any strides, one of the four dtypes; it is copied. A pair (gate, up) of one shape and dtype becomes one
     PackedMatrix with "halves". gate_layout: where the gate and up columns lie, if one weight holds both. layout:
-    "auto", or the name of a packed layout of B's device: on the CPU "panels64" or "pairs64" (of bfloat16, for CPUs with
-    AMX or AVX512_BF16), on a GPU "columns", on some of AMD's also "preshuffle_16x16". docs/prepack.md says which of
-    them "auto" takes, what they hold and when prepacking pays. On a GPU the copy is made on the current stream of B's
-    library; until that is done, a B that is not of torch or CuPy must live.
+    "auto", or the name of a packed layout of B's device: on the CPU "panels64", "pairs64" (of bfloat16, for CPUs with
+    AMX or AVX512_BF16) or "columns", on a GPU "columns", on some of AMD's also "preshuffle_16x16". docs/prepack.md says
+    which of them "auto" takes, what they hold and when prepacking pays. On a GPU the copy is made on the current stream
+    of B's library; until that is done, a B that is not of torch or CuPy must live.
 
     Raises what matmul_fused raises for B; ValueError for an unknown layout, for sizes and dtypes that it does not hold,
     and for an odd number of gated columns; NotImplementedError for a B of more than two axes, on a GPU that cannot pack

@@ -183,7 +183,7 @@ class Call:
     @property
     def refused_by_reference(self) -> bool:
         """Does the call need what cpu_reference does not do?"""
-        return any(form.kind == "packed" for form in self.b)
+        return any(form.kind == "packed" and form.argument.layout != "columns" for form in self.b)
 
 
 def counted(arguments: list[Any], keywords: dict[str, Any]) -> list[Any]:

@@ -218,7 +218,7 @@ class World:
         _core.force_kernel(self.kernel)  # "auto" is a layout that it reads
         for number, gate in enumerate(gates):
             source = self.b[number % len(self.b)]
-            weight = mf.prepack(source.argument, layout=pick(rng, ("auto", "panels64")), gate_layout=gate)
+            weight = mf.prepack(source.argument, layout=pick(rng, ("auto", "panels64", "columns")), gate_layout=gate)
             forms.append(source._replace(argument=weight, kind="packed", gate=gate, owner=None))
         _core.force_kernel(None)
         return forms

@@ -17,7 +17,7 @@
 #define MMF_DOT_PIECE 1024 /* K of a piece, at least: whole blocks of dot_rows.inc */
 #define MMF_DOT_NARROW 64  /* lines of A and of B, at most, where K has pieces */
 #endif
-#define MMF_DOT_COLUMNS 4
+#define MMF_DOT_COLUMNS MMF_CPU_FEW_COLUMNS
 #define MMF_DOT_MANY 64    /* lines of B at once */
 #define MMF_DOT_MOST 256   /* against few rows: longer runs of memory */
 #define MMF_DOT_SWAPPED 16 /* rows of A: 4 columns of them are activated as one line */
