@@ -141,6 +141,25 @@ def _nothing_ran(kernel, refusal):
     pytest.skip(f"{kernel} ran nothing: {refusal}")
 
 
+def _on_threads(kernel, counts, C, A, B, bias, gate, packed=False):
+    """Checks the call with out=C, whose bits are those of any count of threads; or says why it is refused."""
+    results = []
+    for threads in counts:
+        out = C.copy()
+        try:
+            with force_kernel(kernel), mf.num_threads(threads):
+                weight = mf.prepack(B, gate_layout=gate and "halves") if packed else B
+                mf.matmul_fused(A, weight, bias, gate, out=out, **({} if gate else {"beta": 2, "C": out}))
+        except NotImplementedError as refusal:
+            assert not results, "refused on some counts of threads only"
+            return str(refusal)
+        results.append(out)
+    for out in results:
+        assert same_bits(out, results[0])
+    check(results[0], A, B, bias, gate, **({} if gate else {"beta": 2, "C": C}))
+    return None
+
+
 @pytest.mark.parametrize("rows", [3, 4, 5, 16, 17, 48, 49])
 @pytest.mark.parametrize(
     ("kernel", "dtype"),
@@ -153,7 +172,7 @@ def test_some_rows_of_a_weight_stored_by_rows(kernel, rows, dtype):
     """Groups of two vectors of columns with a rest, eight lines or pairs of lines with a rest, pieces of K; small
     weights, and such as come from memory; the rows of A and of the weight have gaps. Of the largest results the RMS
     counts, too: their terms are positive. Every block of the result is written once, whatever the threads."""
-    refused, ran = [], 0
+    refusals = []
     for k, columns in (
         (1, 34),
         (7, 33),
@@ -167,26 +186,11 @@ def test_some_rows_of_a_weight_stored_by_rows(kernel, rows, dtype):
         A, B = np.abs(draw((rows, k + 3), dtype))[:, :k], np.abs(draw((k, columns + 5), dtype))[:, :columns]
         bias, sums = draw(columns, dtype), "float32" if dtype != "float64" else dtype
         for gate in (None, "swiglu") if columns % 2 == 0 else (None,):
-            n = columns // 2 if gate else columns
-            C = draw((rows, n), sums)
-            results = []
-            for threads in (1, 2, 7):
-                out = C.copy()
-                try:
-                    with force_kernel(kernel), mf.num_threads(threads):
-                        mf.matmul_fused(A, B, bias, gate, out=out, **({} if gate else {"beta": 2, "C": out}))
-                except NotImplementedError as refusal:
-                    refused.append(str(refusal))
-                else:
-                    results.append(out)
-            for out in results:
-                assert same_bits(out, results[0]), (k, columns, gate)
-            ran += len(results)
-            if results:
-                check(results[0], A, B, bias, gate, **({} if gate else {"beta": 2, "C": C}))
+            C = draw((rows, columns // 2 if gate else columns), sums)
+            refusals.append(_on_threads(kernel, (1, 2, 7), C, A, B, bias, gate))
             A = np.asfortranarray(A)
-    if not ran:
-        _nothing_ran(kernel, refused[0])
+    if all(refusals):
+        _nothing_ran(kernel, refusals[0])
 
 
 @pytest.mark.parametrize("kernel", mf.info().kernels[:-1])
@@ -231,32 +235,16 @@ def test_slices_of_k_are_summed_as_one_thread_does(kernel, rows, dtype):
 )
 def test_pieces_of_k_are_summed_as_one_thread_does(kernel, dtype, layout, rows):
     """Where the result is small threads share the pieces of K, the last of which is shorter. C is read and written."""
-    refused, ran = [], 0
+    refusals = []
     for k, columns in ((2049, 33), (4000, 63), (4096, 16), (3104, 130), (8192, 2)):
         A, W, bias = draw((rows, k), dtype), draw((columns, k + 3), dtype)[:, :k], draw(columns, dtype)
         B = np.ascontiguousarray(W.T) if layout == "K x N" else W.T
         sums = "float32" if dtype != "float64" else dtype
         for gate in (None, "swiglu") if columns % 2 == 0 else (None,):
             C = draw((rows, columns // 2 if gate else columns), sums)
-            more = {} if gate else {"beta": 2}
-            results = []
-            for threads in (1, 2, 7, 16):
-                out = C.copy()
-                try:
-                    with force_kernel(kernel), mf.num_threads(threads):
-                        weight = B if layout != "prepacked" else mf.prepack(B, gate_layout=gate and "halves")
-                        mf.matmul_fused(A, weight, bias, gate, out=out, **({**more, "C": out} if more else {}))
-                except NotImplementedError as refusal:
-                    refused.append(str(refusal))
-                else:
-                    results.append(out)
-            for out in results:
-                assert same_bits(out, results[0]), (k, columns, gate)
-            ran += len(results)
-            if results:
-                check(results[0], A, B, bias, gate, **({**more, "C": C} if more else {}))
-    if not ran:
-        _nothing_ran(kernel, refused[0])
+            refusals.append(_on_threads(kernel, (1, 2, 7, 16), C, A, B, bias, gate, layout == "prepacked"))
+    if all(refusals):
+        _nothing_ran(kernel, refusals[0])
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 8192), (8, 64, 2048), (30, 64, 4096)])

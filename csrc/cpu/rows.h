@@ -31,9 +31,8 @@ MMF_CPU_KERNELS(X)
  * as [k / 2][column][2], which end in zeros up to a multiple of 32 k. */
 #define MMF_CPU_PAIRS64 2
 
-/* Layout id 3, "columns", of so many columns at most where it is chosen: a matrix with strides,
- * whose columns are contiguous, for dot products with all rows of A. Panels would be mostly zeros.
- */
+/* Layout "columns": a matrix with strides whose columns are contiguous, for dot products with rows
+ * of A. "auto" takes it for up to MMF_CPU_FEW_COLUMNS columns: panels would be mostly zeros. */
 #define MMF_CPU_COLUMNS (MMF_PACKED_STRIDED | 3)
 #define MMF_CPU_FEW_COLUMNS 4
 

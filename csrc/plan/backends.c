@@ -42,7 +42,7 @@ static mmf_status unpack_pairs(const mmf_weight *w, const void *packed)
     return MMF_OK;
 }
 
-/* The strides of a GPU's columns: one rule. */
+/* Columns lie as those of a GPU do. */
 static mmf_status pack_columns(const mmf_weight *w, void *packed)
 {
     mmf_cpu_copy_columns(w->dtype, w->k, w->n, w->data, w->row, w->col, packed, 1,
