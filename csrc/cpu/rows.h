@@ -32,9 +32,11 @@ MMF_CPU_KERNELS(X)
 #define MMF_CPU_PAIRS64 2
 
 /* Layout "columns": a matrix with strides whose columns are contiguous, for dot products with rows
- * of A. "auto" takes it for up to MMF_CPU_FEW_COLUMNS columns: panels would be mostly zeros. */
+ * of A. "auto" takes it for up to MMF_CPU_FEW_COLUMNS columns: panels would be mostly zeros. With
+ * AVX-512 it takes it for up to MMF_CPU_SOME_COLUMNS(k), unless they fill a panel. */
 #define MMF_CPU_COLUMNS (MMF_PACKED_STRIDED | 3)
 #define MMF_CPU_FEW_COLUMNS 4
+#define MMF_CPU_SOME_COLUMNS(k) ((k) < 128 ? MMF_CPU_FEW_COLUMNS : (k) < 512 ? 8 : 24)
 
 /* Bytes that the panels of a K x N weight take, a multiple of 64. */
 int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n);

@@ -99,6 +99,13 @@ bool mmf_prepack_has_size(int64_t k, int64_t n)
            !__builtin_mul_overflow(k, limit, &limit) && !__builtin_mul_overflow(limit, 64, &limit);
 }
 
+/* Do so few columns of each stream stay columns on the CPU? Those that AMX takes have tiles. */
+static bool keeps_columns(mmf_dtype dtype, int64_t k, int64_t n)
+{
+    const bool dots = mmf_cpu_has_avx512() && (dtype != MMF_BFLOAT16 || mmf_cpu_lacks_amx());
+    return n <= MMF_CPU_FEW_COLUMNS || (dots && n <= MMF_CPU_SOME_COLUMNS(k) && n != 16);
+}
+
 /* The name of the layout that large products read fastest, of those that are at most a tenth larger
  * than the first; of equals the last, which kernels need not bring into another. On a GPU, and of
  * very few columns, that which every kernel reads. */
@@ -106,7 +113,7 @@ static const char *best_layout(const mmf_tensor *weight, int streams)
 {
     const mmf_dtype dtype = weight->dtype;
     const int64_t k = weight->shape[0], n = weight->shape[1];
-    const bool strided = weight->device.type != MMF_CPU || n <= streams * MMF_CPU_FEW_COLUMNS;
+    const bool strided = weight->device.type != MMF_CPU || keeps_columns(dtype, k, n / streams);
     const layout_row *best = NULL;
     for (int i = 0; i < LAYOUTS; i++) {
         const layout_row *row = &layouts[i];

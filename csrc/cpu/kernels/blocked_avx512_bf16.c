@@ -14,7 +14,7 @@
 #define MMF_RATE mmf_cpu_bf16_gflops
 #define MMF_VECTOR_BYTES 64
 #define MMF_MR 14
-#define MMF_PLACED_MR 0 /* every strip is packed */
+#define MMF_PLACED_MR 6
 #define MMF_STRIP_UNIT 2
 #define MMF_DEPTH_UNIT 32
 #define MMF_TILE_UNIT 2
@@ -31,8 +31,11 @@
 #define MMF_LONG_ASSEMBLY
 #endif
 #define MMF_ACCUMULATORS 28
-#define MMF_PLACED_TILES
 /* clang-format off */
+#define MMF_PLACED_TILES                                                                           \
+    MMF_TILE(1, 1) MMF_TILE(1, 2) MMF_TILE(1, 4) MMF_TILE(2, 1) MMF_TILE(2, 2) MMF_TILE(2, 4)      \
+    MMF_TILE(3, 1) MMF_TILE(3, 2) MMF_TILE(3, 4) MMF_TILE(4, 1) MMF_TILE(4, 2) MMF_TILE(4, 4)      \
+    MMF_TILE(5, 1) MMF_TILE(5, 2) MMF_TILE(5, 4) MMF_TILE(6, 1) MMF_TILE(6, 2) MMF_TILE(6, 4)
 #define MMF_PACKED_TILES                                                                           \
     MMF_TILE(2, 1) MMF_TILE(2, 2) MMF_TILE(4, 1) MMF_TILE(4, 2) MMF_TILE(6, 1) MMF_TILE(6, 2)      \
     MMF_TILE(8, 1) MMF_TILE(8, 2) MMF_TILE(10, 1) MMF_TILE(10, 2) MMF_TILE(12, 1) MMF_TILE(12, 2)  \
@@ -41,6 +44,7 @@
 #define MMF_FORM_ROWS 384
 #define MMF_LINE_LEAST 3
 #define MMF_LINE_MANY(size) 48
+#define MMF_LINE_NARROW(m) ((m) < 6 ? 0 : (m) <= 8 ? 16 : 64)
 #define MMF_LINE_LONGEST 65536
 #define MMF_DOT_ROWS 24
 #define MMF_DOT_BLOCKS

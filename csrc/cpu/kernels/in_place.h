@@ -37,6 +37,9 @@
 #ifndef MMF_LINE_WIDENED
 #define MMF_LINE_WIDENED 16 /* rows for which lines of 16 bits pay from any cache, at most */
 #endif
+#ifndef MMF_LINE_NARROW
+#define MMF_LINE_NARROW(m) ((m) < 6 ? 0 : 16) /* columns of 16 bits that are left to tiles */
+#endif
 #ifndef MMF_LINE_ROW_BYTES
 #define MMF_LINE_ROW_BYTES(size) ((size) == 2 ? 49152 : 196608) /* of B for a row, at least */
 #endif

@@ -19,6 +19,7 @@ typedef struct job {
     bool lines;            /* lines.inc */
     bool packs_a, packs_b; /* packs_b: into the workspace of a task, or of all (chunk > 0) */
     bool packs_strips;     /* packs_a, and B comes in panels */
+    bool owns_b;           /* packs_b, all columns, by each thread for its rows */
     bool shares_a;         /* packs_strips, once for all tasks */
     bool widens_a;         /* dots, rows of A widened by each task */
     uint8_t asks;          /* dots, lines: ASKS_NEAR, ASKS_FAR, both or neither */
