@@ -59,6 +59,15 @@ def check(got, *arguments, **keywords):
     return assert_close(got, expected, got.dtype.name)
 
 
+def nothing_ran(kernel, refusal):
+    """Skips the test, unless AMX leaves very few rows to others by design."""
+    if "leaves so few rows" in refusal:
+        assert kernel == "cpu_blocked_amx", "no other row leaves these rows to others"
+        return
+    assert kernel not in KERNELS, "a row of this CPU takes the call"
+    pytest.skip(f"{kernel} ran nothing: {refusal}")
+
+
 def same_bits(x, y):
     """x and y have one dtype, one shape and the same bytes."""
     return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()

@@ -8,7 +8,7 @@ import pytest
 
 import matmul_fused as mf
 from matmul_fused.testing import assert_close, embed, expect, force_kernel
-from support import DTYPES, KERNELS, check, draw, dtype_of, same_bits
+from support import DTYPES, KERNELS, check, draw, dtype_of, nothing_ran, same_bits
 
 DEPTHS = (1, 511, 512, 513, 1000, 1023, 1024, 1025, 2049, 8193, 16385)
 
@@ -132,15 +132,6 @@ def test_some_rows_of_a_weight_stored_by_columns(kernel, rows, dtype):
             check(out, A, B, bias, gate)
 
 
-def _nothing_ran(kernel, refusal):
-    """Skips the test, unless AMX leaves very few rows to others by design."""
-    if "leaves so few rows" in refusal:
-        assert kernel == "cpu_blocked_amx", "no other row leaves these rows to others"
-        return
-    assert kernel not in KERNELS, "a row of this CPU takes the call"
-    pytest.skip(f"{kernel} ran nothing: {refusal}")
-
-
 def _on_threads(kernel, counts, C, A, B, bias, gate, packed=False):
     """Checks the call with out=C, whose bits are those of any count of threads; or says why it is refused."""
     results = []
@@ -190,7 +181,7 @@ def test_some_rows_of_a_weight_stored_by_rows(kernel, rows, dtype):
             refusals.append(_on_threads(kernel, (1, 2, 7), C, A, B, bias, gate))
             A = np.asfortranarray(A)
     if all(refusals):
-        _nothing_ran(kernel, refusals[0])
+        nothing_ran(kernel, refusals[0])
 
 
 @pytest.mark.parametrize("kernel", mf.info().kernels[:-1])
@@ -204,7 +195,7 @@ def test_a_batch_against_weights_stored_by_rows(kernel, rows):
             pair = B[0, :, :48], B[1, :, :48]
             check(mf.matmul_fused(A[0], pair, None, "swiglu"), A[0], pair, None, "swiglu")
     except NotImplementedError as refusal:
-        _nothing_ran(kernel, str(refusal))
+        nothing_ran(kernel, str(refusal))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
@@ -244,7 +235,7 @@ def test_pieces_of_k_are_summed_as_one_thread_does(kernel, dtype, layout, rows):
             C = draw((rows, columns // 2 if gate else columns), sums)
             refusals.append(_on_threads(kernel, (1, 2, 7, 16), C, A, B, bias, gate, layout == "prepacked"))
     if all(refusals):
-        _nothing_ran(kernel, refusals[0])
+        nothing_ran(kernel, refusals[0])
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 8192), (8, 64, 2048), (30, 64, 4096)])
@@ -267,7 +258,7 @@ def test_pieces_of_k_of_weights_stored_in_two_ways(kernel, dtype, shape):
                         with mf.num_threads(threads):
                             assert same_bits(mf.matmul_fused(A, B, None, "reglu"), want), threads
             except NotImplementedError as refusal:
-                _nothing_ran(kernel, str(refusal))
+                nothing_ran(kernel, str(refusal))
 
 
 @pytest.mark.parametrize("kernel", KERNELS[:-1])

@@ -190,6 +190,25 @@ def test_few_columns_are_packed_as_columns(columns, dtype, gate_layout):
                 assert same_bits(got, mf.matmul_fused(A, np.asfortranarray(B), bias, activation, **more))
 
 
+@pytest.mark.parametrize(("k", "columns"), [(127, 4), (128, 8), (512, 9), (600, 15), (1027, 17), (600, 24)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_some_columns_stay_columns_where_dot_products_take_them(dtype, k, columns):
+    """With AVX-512, unless AMX has tiles for them; a full panel stays one."""
+    large = draw((1024, 1024), dtype)
+    refused, kernel = dict(mf.explain(large, large).refused), mf.explain(large, large).kernel
+    dots = not refused.get("cpu_blocked_avx512", "").startswith("needs") and kernel != "cpu_blocked_amx"
+    for gate_layout in GATES:
+        streams = 2 if gate_layout else 1
+        few = mf.prepack(draw((k, streams * columns), dtype), gate_layout=gate_layout)
+        assert (few.layout == "columns") == (dots or columns <= 4)
+        for wider in (16, 25):
+            assert mf.prepack(draw((k, streams * wider), dtype), gate_layout=gate_layout).layout != "columns"
+        A, B = draw((40, k), dtype), few.unpack()
+        activation = "swiglu" if gate_layout else "relu"
+        more = {"gate_layout": gate_layout} if gate_layout else {}
+        check(mf.matmul_fused(A, few, None, activation), A, to_numpy(B), None, activation, **more)
+
+
 def test_columns_may_be_many():
     A, B = draw((33, 70)), draw((70, 129))
     packed = mf.prepack(B, layout="columns")
@@ -203,7 +222,7 @@ def test_auto_takes_the_layout_of_the_best_row():
     large = draw((1024, 1024), "bfloat16")
     pairs = mf.explain(large, large).kernel in READ_PAIRS
     wanted = "pairs64" if pairs else "panels64"
-    for shape, gate_layout in itertools.product(((96, 70), (1027, 66), (2048, 16)), GATES):
+    for shape, gate_layout in itertools.product(((96, 70), (1027, 66), (2048, 50)), GATES):
         assert layout_of(shape, gate_layout=gate_layout) == wanted
     assert layout_of((7, 50)) == layout_of((97, 64)) == "panels64"  # 32 and 128 k
     for dtype in ("float32", "float16", "float64"):
