@@ -65,8 +65,8 @@ static const char mmf_doc_matmul_fused[] =
     "             bfloat16, for CPUs with AMX or AVX512_BF16) or \"columns\", on a GPU \"columns\", on AMD's gfx90a,\n" \
     "             gfx942 and gfx950 also \"preshuffle_16x16\" (16-bit B; K in 32s, N, of gate and up each, in 16s), which\n" \
     "             their matrix kernels alone read. \"auto\" takes pairs64 where the kernel for large products\n" \
-    "             reads it and it is at most a tenth larger, columns on a GPU and for up to 4 columns (of gate\n" \
-    "             and up each)\n" \
+    "             reads it and it is at most a tenth larger, columns on a GPU, for up to 4 columns (of gate and\n" \
+    "             up each) and for those that AVX-512 multiplies as dot products (docs/prepack.md)\n" \
     "\n" \
     "Raises what matmul_fused raises for B; ValueError for an unknown layout, sizes that it does not hold or an odd\n" \
     "number of gated columns; NotImplementedError for more than two axes, or a layout that no kernel for B's device\n" \

@@ -32,11 +32,27 @@ MMF_CPU_KERNELS(X)
 #define MMF_CPU_PAIRS64 2
 
 /* Layout "columns": a matrix with strides whose columns are contiguous, for dot products with rows
- * of A. "auto" takes it for up to MMF_CPU_FEW_COLUMNS columns: panels would be mostly zeros. With
- * AVX-512 it takes it for up to MMF_CPU_SOME_COLUMNS(k), unless they fill a panel. */
+ * of A. "auto" takes it for up to MMF_CPU_FEW_COLUMNS columns, of which panels would be mostly
+ * zeros, and for those of mmf_cpu_dots_columns(). */
 #define MMF_CPU_COLUMNS (MMF_PACKED_STRIDED | 3)
 #define MMF_CPU_FEW_COLUMNS 4
-#define MMF_CPU_SOME_COLUMNS(k) ((k) < 128 ? MMF_CPU_FEW_COLUMNS : (k) < 512 ? 8 : 24)
+
+/* K of dot products of more rows or columns than a few, on AVX-512. */
+#define MMF_CPU_DOT_LEAST 128
+#define MMF_CPU_DOT_MOST 32768
+#define MMF_CPU_DOT_COLUMNS 24
+
+/* Is a product of any number of rows with so many columns fastest as dot products, on AVX-512?
+ * Measured on Zen 4 and a Xeon: they waste nothing where a panel would not be full, nor do they
+ * widen A into strips; a short K does not pay for the tree at the end of each. pairs: bfloat16 is
+ * multiplied in pairs. */
+static inline bool mmf_cpu_dots_columns(mmf_dtype dtype, bool pairs, int64_t k, int64_t n)
+{
+    const int size = mmf_dtypes[dtype].size;
+    const bool full = n % (size == 8 ? 8 : 16) == 0, widened = size == 2 && !pairs;
+    return k >= (pairs ? 2 : 1) * MMF_CPU_DOT_LEAST && k <= MMF_CPU_DOT_MOST &&
+           n <= (k < 512 ? 8 : MMF_CPU_DOT_COLUMNS) && (widened || !full);
+}
 
 /* Bytes that the panels of a K x N weight take, a multiple of 64. */
 int64_t mmf_cpu_panels_bytes(mmf_dtype dtype, int64_t k, int64_t n);

@@ -102,13 +102,14 @@ bool mmf_prepack_has_size(int64_t k, int64_t n)
 /* Do so few columns of each stream stay columns on the CPU? Those that AMX takes have tiles. */
 static bool keeps_columns(mmf_dtype dtype, int64_t k, int64_t n)
 {
-    const bool dots = mmf_cpu_has_avx512() && (dtype != MMF_BFLOAT16 || mmf_cpu_lacks_amx());
-    return n <= MMF_CPU_FEW_COLUMNS || (dots && n <= MMF_CPU_SOME_COLUMNS(k) && n != 16);
+    const bool pairs = dtype == MMF_BFLOAT16 && mmf_cpu_has_avx512_bf16(),
+               dots = mmf_cpu_has_avx512() && (dtype != MMF_BFLOAT16 || mmf_cpu_lacks_amx());
+    return n <= MMF_CPU_FEW_COLUMNS || (dots && mmf_cpu_dots_columns(dtype, pairs, k, n));
 }
 
 /* The name of the layout that large products read fastest, of those that are at most a tenth larger
- * than the first; of equals the last, which kernels need not bring into another. On a GPU, and of
- * very few columns, that which every kernel reads. */
+ * than the first; of equals the last, which kernels need not bring into another. On a GPU, and
+ * where keeps_columns(), that which every kernel reads. */
 static const char *best_layout(const mmf_tensor *weight, int streams)
 {
     const mmf_dtype dtype = weight->dtype;

@@ -22,13 +22,14 @@ SIZES = (
     (1, 384, 20_000, 1024), (1, 256, 8192, 2048), (1, 200, 16_000, 1500), (1, 160, 8192, 4096),
     (1, 129, 2051, 1031), (1, 97, 20_000, 40), (1, 20_000, 97, 40), (1, 100, 100, 30_000), (1, 200, 40, 13_000),
     (48, 16, 960, 768), (48, 96, 192, 768),
+    (1, 6307, 241, 520), (1, 2048, 2048, 1024),  # a narrow B for each of few threads; a large chunk of B for many
 )  # fmt: skip
 # of B: its rows are contiguous, its columns, neither; and prepacked
 OPERANDS = (
     ("float64", "turned"), ("float64", "gap"), ("float64", "packed"), ("float32", "row"), ("float32", "turned"),
     ("float16", "turned"),
 )  # fmt: skip
-THREADS = (1, 16)
+THREADS = (1, 7, 16)
 
 _library = ctypes.PyDLL(None)
 alive, most, forget = (getattr(_library, f"counting_malloc_{name}") for name in ("alive", "most", "forget"))

@@ -1,6 +1,6 @@
-/* Lengths and limits of what reads B where it lies: dot products of lines that are contiguous in k,
- * sums of lines that are contiguous in n. The file of an instruction set may set its own. Path of a
- * call: blocked.inc; in_place.inc chooses by them. */
+/* Lengths and limits of what reads B where it lies, and of what does not: dot products of lines
+ * that are contiguous in k, sums of lines that are contiguous in n. The file of an instruction set
+ * may set its own. Path of a call: blocked.inc; in_place.inc chooses by them. */
 #ifndef MMF_CPU_KERNELS_IN_PLACE_H
 #define MMF_CPU_KERNELS_IN_PLACE_H
 
@@ -12,8 +12,8 @@
 /* K for more than MMF_DOT_ROWS_ALONE rows, at least (a quarter of it for four to eight) and at
  * most: of n blocks of c products in each lane, (c + n) / lanes + log2(lanes) stays below
  * MMF_CHAIN, for the 8 lanes of double too. */
-#define MMF_DOT_LEAST 128
-#define MMF_DOT_BLOCKS_DEPTH 32768
+#define MMF_DOT_LEAST MMF_CPU_DOT_LEAST
+#define MMF_DOT_BLOCKS_DEPTH MMF_CPU_DOT_MOST
 #define MMF_DOT_PIECE 1024 /* K of a piece, at least: whole blocks of dot_rows.inc */
 #define MMF_DOT_NARROW 64  /* lines of A and of B, at most, where K has pieces */
 #endif
@@ -38,7 +38,7 @@
 #define MMF_LINE_WIDENED 16 /* rows for which lines of 16 bits pay from any cache, at most */
 #endif
 #ifndef MMF_LINE_NARROW
-#define MMF_LINE_NARROW(m) ((m) < 6 ? 0 : 16) /* columns of 16 bits that are left to tiles */
+#define MMF_LINE_NARROW(m) ((m) < 6 ? 0 : 16) /* columns of 16 bits that tiles take, at most */
 #endif
 #ifndef MMF_LINE_ROW_BYTES
 #define MMF_LINE_ROW_BYTES(size) ((size) == 2 ? 49152 : 196608) /* of B for a row, at least */

@@ -19,12 +19,12 @@ typedef struct job {
     bool lines;            /* lines.inc */
     bool packs_a, packs_b; /* packs_b: into the workspace of a task, or of all (chunk > 0) */
     bool packs_strips;     /* packs_a, and B comes in panels */
-    bool owns_b;           /* packs_b, all columns, by each thread for its rows */
+    bool owns_b;           /* packs_b, all columns, by each thread for its rows; chunk is 0 */
     bool shares_a;         /* packs_strips, once for all tasks */
     bool widens_a;         /* dots, rows of A widened by each task */
     uint8_t asks;          /* dots, lines: ASKS_NEAR, ASKS_FAR, both or neither */
     bool looks_ahead;      /* tiles ask memory for the columns that are packed next */
-    bool strip;            /* run_strip() */
+    bool strip;            /* run_strip(), which kernels of pairs have not */
     bool plain;            /* is_plain() */
     bool turned;           /* B^T A^T is computed: turned.inc says when */
     uint8_t streams, a_streams, b_streams; /* of sums; of rows of A and columns of B for them */
