@@ -190,6 +190,7 @@ RAGGED = [
     (100, 530, 1025),  # B packed once for all threads
     (97, 801, 2049),  # in two chunks
     (65, 801, 1031),  # A packed once for all threads, from eight on
+    (170, 410, 300),  # eight threads pack the next chunk of B beside the blocks of this one
 ]
 
 
@@ -223,7 +224,23 @@ def test_gates_do_not_depend_on_the_number_of_threads(activation, gate_layout):
     assert len(bits_by_threads(lambda: mf.matmul_fused(A, B, None, activation, **keywords))) == 1
 
 
-@pytest.mark.parametrize("shape", [((5, 40, 77), (77, 130)), ((40, 1, 33, 77), (3, 77, 65)), ((7, 77), (30, 77, 65))])
+@pytest.mark.parametrize("gate_layout", ["halves", "interleaved", "pair"])
+def test_gates_in_chunks_do_not_depend_on_the_number_of_threads(gate_layout):
+    A, pair = draw((170, 90)), gate_layout == "pair"
+    B = (draw((90, 430)), draw((90, 430), seed=1)) if pair else draw((90, 860))
+    layout = None if pair else gate_layout
+    assert len(bits_by_threads(lambda: mf.matmul_fused(A, B, None, "swiglu", gate_layout=layout))) == 1
+
+
+BATCHES = [
+    ((5, 40, 77), (77, 130)),
+    ((40, 1, 33, 77), (3, 77, 65)),
+    ((7, 77), (30, 77, 65)),
+    ((3, 170, 77), (3, 77, 430)),  # in chunks
+]
+
+
+@pytest.mark.parametrize("shape", BATCHES)
 def test_batches_do_not_depend_on_the_number_of_threads(shape):
     A, B = draw(shape[0]), draw(shape[1])
     z = np.empty(np.matmul(A, B).shape)

@@ -20,6 +20,7 @@ typedef struct job {
     bool packs_a, packs_b; /* packs_b: into the workspace of a task, or of all (chunk > 0) */
     bool packs_strips;     /* packs_a, and B comes in panels */
     bool owns_b;           /* packs_b, all columns, by each thread for its rows; chunk is 0 */
+    bool packs_ahead;      /* the next chunk of B, by tasks among those of this one's blocks */
     bool shares_a;         /* packs_strips, once for all tasks */
     bool widens_a;         /* dots, rows of A widened by each task */
     uint8_t asks;          /* dots, lines: ASKS_NEAR, ASKS_FAR, both or neither */
@@ -31,6 +32,7 @@ typedef struct job {
     uint8_t form;                          /* of panels */
     uint8_t planes; /* of partial sums: 0 if K is one piece, 2 if they are compensated */
     int64_t depth, chain, block_m, block_n, blocks_m, blocks_n;
+    int64_t more_n;  /* columns that the first blocks of rows have more than block_n */
     int64_t chunk;   /* columns of B that are packed at once for all tasks */
     int64_t wide;    /* columns that a task packs at once beside all rows of A, or 0 */
     int64_t slices;  /* of one to three rows of lines: pieces of K that tasks sum apart, or 0 */
@@ -57,6 +59,9 @@ typedef struct work {
     void *sums;      /* of slices or pieces of K that are added later, or NULL */
     mmf_view view;   /* of the batch index of what is shared */
     int64_t batch, column, columns;
+    void *next_panels; /* the chunk that is being packed: where, of which columns */
+    int64_t next_column, next_columns;
+    int packs; /* tasks that pack it beside the blocks, or 0 */
     int64_t per_batch, units, units_per_task, panels_per_task;
 } work;
 
