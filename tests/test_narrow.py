@@ -46,6 +46,23 @@ def test_few_columns_against_many_rows(kernel, dtype, columns):
         _check_threads(kernel, A, W.T, draw(columns, dtype), "gelu", (1, 3))
 
 
+@pytest.mark.parametrize("columns", [2, 3, 4, 7, 8, 10, 15, 17, 18, 20, 24])
+@pytest.mark.parametrize(("kernel", "dtype"), CASES)
+def test_few_columns_of_a_weight_stored_by_rows(kernel, dtype, columns):
+    """Columns that are copied to lines, 16 rows of B at once with a rest, by one thread and several. Memory ends behind
+    the last element, which a sanitizer sees; NaN lies between the rows of some; all rows of the last one are one."""
+    for rows, k, gap in ((26, 143, 0), (40, 144, 1), (200, 513, 0), (64, 1037, 40), (130, 9000, 3), (300, 600, None)):
+        if gap is None:
+            B = np.broadcast_to(draw(columns, dtype), (k, columns))
+        else:
+            pitch = columns + gap
+            space = np.full((k - 1) * pitch + columns, np.nan, dtype_of(dtype))
+            steps = (pitch * space.itemsize, space.itemsize)
+            B = np.lib.stride_tricks.as_strided(space, (k, columns), steps)
+            B[:] = draw((k, columns), dtype)
+        _check_threads(kernel, draw((rows, k), dtype), B, draw(columns, dtype), "gelu", (1, 2, 9))
+
+
 @pytest.mark.parametrize("columns", [2, 5, 12, 24])
 @pytest.mark.parametrize(("kernel", "dtype"), CASES)
 def test_few_columns_of_gate_and_up(kernel, dtype, columns):

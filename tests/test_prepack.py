@@ -60,12 +60,13 @@ def test_values_are_those_of_the_plain_weight(source, dtype, gate_layout):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kernel", PACKING)
 def test_bits_are_those_of_a_row_major_weight(kernel, dtype):
-    """4 to 48 rows of 16 bits have a weight whose columns have gaps: AVX-512 sums a dense one by lines."""
+    """4 to 48 rows of 16 bits, and few columns of many rows, have a weight whose columns have gaps: AVX-512 sums a dense
+    one by lines, or by dot products."""
     for m, k, n in itertools.product((1, 3, 4, 13, 200), (1, 17, 700), (2, 16, 17, 65, 200)):
         A, B = draw((m, k), dtype), draw((k, n), dtype)
-        by_lines = 3 < m <= 48 and B.itemsize == 2
+        has_gaps = n <= 24 < m or (3 < m <= 48 and B.itemsize == 2)
         with force_kernel(kernel):
-            plain = mf.matmul_fused(A, np.repeat(B, 2, axis=1)[:, ::2] if by_lines else B, None, "silu")
+            plain = mf.matmul_fused(A, np.repeat(B, 2, axis=1)[:, ::2] if has_gaps else B, None, "silu")
             packed = mf.matmul_fused(A, mf.prepack(B, layout="panels64"), None, "silu")
         assert same_bits(plain, packed), (m, k, n)
 

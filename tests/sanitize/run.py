@@ -100,6 +100,7 @@ def address(chain: Chain) -> None:
     files = [f"tests/test_{name}.py" for name in ADDRESS_TESTS]
     chain.step("pytest", [*toolchain.PYTEST, *files])
     chain.step("pytest, lifetimes", [*toolchain.PYTEST, "tests/test_lifetime.py", "-k", LIFETIME])
+    chain.step("pytest, few columns", [*toolchain.PYTEST, "tests/test_narrow.py", "-k", "weight_stored_by_rows"])
     chain.step("sweep", ["-m", "matmul_fused", "check", "--quick"])
     amx = ["tests/test_sweep.py", "tests/test_blocks.py", "-k", "cpu_blocked_amx"]
     chain.step("modelled AMX", [*toolchain.PYTEST, *amx])

@@ -32,6 +32,7 @@ typedef struct job {
     uint8_t form;                          /* of panels */
     uint8_t planes; /* of partial sums: 0 if K is one piece, 2 if they are compensated */
     int64_t depth, chain, block_m, block_n, blocks_m, blocks_n;
+    int64_t copied;  /* bytes of lines that columns of B are copied to, or 0: columns.inc */
     int64_t more_n;  /* columns that the first blocks of rows have more than block_n */
     int64_t chunk;   /* columns of B that are packed at once for all tasks */
     int64_t wide;    /* columns that a task packs at once beside all rows of A, or 0 */
