@@ -62,7 +62,7 @@ typedef struct work {
     int64_t batch, column, columns;
     void *next_panels; /* the chunk that is being packed: where, of which columns */
     int64_t next_column, next_columns;
-    int packs; /* tasks that pack it beside the blocks, or 0 */
+    int packs; /* tasks that pack it: alone, or beside blocks; or 0 */
     int64_t per_batch, units, units_per_task, panels_per_task;
 } work;
 
