@@ -60,8 +60,8 @@ def test_values_are_those_of_the_plain_weight(source, dtype, gate_layout):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kernel", PACKING)
 def test_bits_are_those_of_a_row_major_weight(kernel, dtype):
-    """4 to 48 rows of 16 bits, and few columns of many rows, have a weight whose columns have gaps: AVX-512 sums a dense
-    one by lines, or by dot products."""
+    """4 to 48 rows of 16 bits, and many rows with few columns, have a weight whose columns have gaps: AVX-512 sums a
+    dense one by lines, or by dot products."""
     for m, k, n in itertools.product((1, 3, 4, 13, 200), (1, 17, 700), (2, 16, 17, 65, 200)):
         A, B = draw((m, k), dtype), draw((k, n), dtype)
         has_gaps = n <= 24 < m or (3 < m <= 48 and B.itemsize == 2)

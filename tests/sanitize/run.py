@@ -35,7 +35,10 @@ LIFETIME = "leave_the_cache or keeps_its_module or immutable or outlives or pick
 C_CASES = {"address": "600", "thread": "100"}  # random problems of the C tests; most of them take one thread
 GPU_FILES = ("gpu_host", "gpu_library", "gpu_process", "workspace", "xla_host")
 LEFT_OUT = ("--deselect", "tests/test_xla_host.py::test_tensor_maps_and_clusters")  # this build has no sm_90a
-THREADS = "share_one_weight or changes_while or do_not_mix or belong_to_their or forced_kernel_is_the or forked"
+THREADS = (
+    "share_one_weight or changes_while or do_not_mix or belong_to_their or forced_kernel_is_the or forked"
+    " or gates_in_chunks"
+)
 _print = threading.Lock()
 
 
