@@ -1,4 +1,4 @@
-/* Owner of the worker threads: one job at a time, tasks handed out by an atomic counter.
+/* Owner of the worker threads: one job at a time, tasks handed out by atomic counters.
  * Path of a call: under run() of the blocked kernels. Nothing starts before the first parallel job,
  * so import is cheap and a fork before it harmless; a fork after it leaves a pool without threads,
  * which starts its own.
@@ -7,7 +7,8 @@
  * enter, and whether it is open. A worker enters by a compare-and-swap and leaves by a decrement;
  * the caller closes the job when the tasks are gone and waits for those inside only. A worker that
  * wakes late finds the job closed and costs nothing. In a program that computes with torch, the
- * threads of torch's OpenMP runtime enter in their place (team.h). */
+ * threads of torch's OpenMP runtime take its tasks instead, which begin and end together (team.h).
+ */
 #define _GNU_SOURCE
 #include "cpu/pool.h"
 
@@ -36,12 +37,17 @@ static struct {
     atomic_int sleepers;
     atomic_bool busy; /* a caller owns the job below */
     _Atomic uint64_t state;
-    atomic_int left; /* tasks not handed out yet; below zero when exhausted */
-    int tasks, started;
+    atomic_bool exhausted; /* some thread found no task left */
+    int tasks, parts, threads, started;
     void (*task)(void *context, int index, int thread);
     void *context;
     atomic_int cpu; /* where the last caller began; below zero if unknown */
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .cpu = -1};
+
+/* Of each part of the tasks, how many are handed out; more when exhausted. */
+static struct {
+    _Alignas(64) atomic_int taken;
+} parts[MMF_MAX_THREADS];
 
 typedef struct worker {
     pthread_t thread;
@@ -73,34 +79,51 @@ static bool may_enter(uint64_t state)
     return (state & OPEN) != 0 && (state & INSIDE_MASK) < (state >> LIMIT_SHIFT & INSIDE_MASK);
 }
 
-static void work(int thread)
+static int first_of(int part)
 {
+    return (int)((int64_t)pool.tasks * part / pool.parts);
+}
+
+/* What is left of a part. look: first see whether anything is, for its line is another thread's. */
+static void work_on(int part, bool look, int thread)
+{
+    const int first = first_of(part), count = first_of(part + 1) - first;
+    if (look && atomic_load_explicit(&parts[part].taken, memory_order_relaxed) >= count)
+        return;
     for (;;) {
-        int left = atomic_fetch_sub_explicit(&pool.left, 1, memory_order_relaxed);
-        if (left <= 0)
+        const int taken = atomic_fetch_add_explicit(&parts[part].taken, 1, memory_order_relaxed);
+        if (taken >= count)
             return;
-        pool.task(pool.context, pool.tasks - left, thread);
+        pool.task(pool.context, first + taken, thread);
     }
+}
+
+/* home: decides the part to begin with; thread: the number that tasks get. */
+static void work(int home, int thread)
+{
+    for (int i = 0; i < pool.parts; i++)
+        work_on((home + i) % pool.parts, i > 0, thread);
+    atomic_store_explicit(&pool.exhausted, true, memory_order_relaxed);
 }
 
 /* A hint, read without being inside: an exhausted job is not worth entering. */
 static bool job_waits(void)
 {
     return may_enter(atomic_load(&pool.state)) &&
-           atomic_load_explicit(&pool.left, memory_order_relaxed) > 0;
+           !atomic_load_explicit(&pool.exhausted, memory_order_relaxed);
 }
 
 /* Enter the open job, if any, and work; true if this worker was inside. A number can be given a
  * second time only after a worker left, which it does when no task is left to do under that number.
  */
-static bool take_part(void)
+static bool take_part(int home)
 {
     if (!job_waits())
         return false;
     uint64_t state = atomic_load(&pool.state);
     while (may_enter(state)) {
         if (atomic_compare_exchange_weak(&pool.state, &state, state + 1)) {
-            work((int)(state & INSIDE_MASK) + 1);
+            work(home, (int)(state & INSIDE_MASK) + 1);
             atomic_fetch_sub(&pool.state, 1);
             return true;
         }
@@ -205,7 +228,7 @@ static void *serve(void *own)
         while (idle && nanoseconds() - start < SPIN_NANOSECONDS) {
             for (int i = 0; i < 32 && !job_waits(); i++)
                 relax();
-            idle = !take_part();
+            idle = !take_part((int)(worker - workers) + 1);
         }
         if (idle)
             sleep_until_job();
@@ -288,24 +311,29 @@ static void wait_until_left(mmf_interrupt *interrupt)
     }
 }
 
-/* The caller's part of the open job. */
+/* The caller's part of the job. */
 static void lead(mmf_interrupt *interrupt)
 {
-    work(0);
+    work(0, 0);
     atomic_fetch_and(&pool.state, ~OPEN);
     wait_until_left(interrupt);
 }
 
-/* A thread of an OpenMP runtime is a worker for one job, and has its float mode again after it. */
+/* A thread of an OpenMP runtime has its float mode again after a job. All of them wait for one
+ * another; a long job's caller looks at its interrupt meanwhile. */
 static void lead_or_help(void *interrupt, int thread)
 {
     if (thread == 0) {
         lead(interrupt);
-        return;
+    } else if (thread < pool.threads) {
+        const uint64_t mode = mmf_float_mode_enter();
+        if (interrupt)
+            atomic_fetch_add(&pool.state, 1);
+        work(thread, thread);
+        if (interrupt)
+            atomic_fetch_sub(&pool.state, 1);
+        mmf_float_mode_leave(mode);
     }
-    uint64_t mode = mmf_float_mode_enter();
-    (void)take_part();
-    mmf_float_mode_leave(mode);
 }
 
 static void gather_workers(int count)
@@ -316,37 +344,38 @@ static void gather_workers(int count)
 }
 
 /* With the help of others. Owns pool.busy. */
-static void run_job(int tasks, int threads, void (*task)(void *context, int index, int thread),
-                    void *context, mmf_interrupt *interrupt)
+static void run_job(mmf_interrupt *interrupt)
 {
-    const bool has_team = mmf_team_has(threads);
-    if (!has_team)
-        gather_workers(threads - 1);
-    pool.task = task;
-    pool.context = context;
-    pool.tasks = tasks;
-    atomic_store_explicit(&pool.left, tasks, memory_order_relaxed);
-    atomic_store(&pool.state, OPEN | (uint64_t)(threads - 1) << LIMIT_SHIFT);
-    if (has_team) {
+    for (int part = 0; part < pool.parts; part++)
+        atomic_store_explicit(&parts[part].taken, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool.exhausted, false, memory_order_relaxed);
+    if (mmf_team_has(pool.threads)) {
+        atomic_store(&pool.state, 0);
         mmf_team_run(lead_or_help, interrupt);
     } else {
-        wake_workers(threads - 1);
+        gather_workers(pool.threads - 1);
+        atomic_store(&pool.state, OPEN | (uint64_t)(pool.threads - 1) << LIMIT_SHIFT);
+        wake_workers(pool.threads - 1);
         lead(interrupt);
     }
     atomic_store(&pool.busy, false);
 }
 
-void mmf_pool_run(int tasks, int threads, void (*task)(void *context, int index, int thread),
-                  void *context, mmf_interrupt *interrupt)
+void mmf_pool_run(int tasks, int threads, bool apart,
+                  void (*task)(void *context, int index, int thread), void *context,
+                  mmf_interrupt *interrupt)
 {
     uint64_t mode = mmf_float_mode_enter();
     threads = threads < tasks ? threads : tasks;
     threads = threads < MMF_MAX_THREADS ? threads : MMF_MAX_THREADS;
-    if (threads <= 1 || atomic_exchange(&pool.busy, true))
+    if (threads <= 1 || atomic_exchange(&pool.busy, true)) {
         for (int i = 0; i < tasks; i++)
             task(context, i, 0);
-    else
-        run_job(tasks, threads, task, context, interrupt);
+    } else {
+        pool.task = task, pool.context = context;
+        pool.tasks = tasks, pool.threads = threads, pool.parts = apart ? threads : 1;
+        run_job(interrupt);
+    }
     mmf_float_mode_leave(mode);
 }
 

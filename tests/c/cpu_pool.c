@@ -1,5 +1,5 @@
-/* The pool: every task once, callers at the same time, fork, a thread count that changes while
- * running. */
+/* The pool: every task once, each on the thread that had it before, callers at the same time, fork,
+ * a thread count that changes while running. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -33,7 +33,7 @@ static bool run_once(int tasks, int threads)
 {
     counts c;
     memset(&c, 0, sizeof c);
-    mmf_pool_run(tasks, threads, count_task, &c, NULL);
+    mmf_pool_run(tasks, threads, tasks % 2, count_task, &c, NULL);
     bool once = !atomic_load(&c.clash);
     for (int i = 0; i < TASKS; i++)
         once = once && atomic_load(&c.task[i]) == (i < tasks);
@@ -115,7 +115,7 @@ static void test_float_mode(int threads)
     atomic_int done = 0;
     mmf_float_mode_set(flushing);
     for (int i = 0; i < 20; i++)
-        mmf_pool_run(TASKS, threads, note_mode, &done, NULL);
+        mmf_pool_run(TASKS, threads, true, note_mode, &done, NULL);
     const uint64_t after = mmf_float_mode_get();
     mmf_float_mode_set(before);
     bool same = atomic_load(&done) == 20 * TASKS;
@@ -123,6 +123,40 @@ static void test_float_mode(int threads)
         same = same && mode_of[i] == MMF_FLOAT_MODE;
     check(same, "tasks run in the default floating-point mode");
     check(after == flushing, "the caller keeps its own mode");
+}
+
+#define APART_THREADS 6 /* as many as any test here has */
+
+typedef struct places {
+    atomic_int begun;
+    pthread_t of[APART_THREADS];
+} places;
+
+/* Ends when every thread has a task, or after ten seconds. */
+static void note_thread(void *context, int index, int thread)
+{
+    places *places = context;
+    (void)thread;
+    places->of[index] = pthread_self();
+    atomic_fetch_add(&places->begun, 1);
+    for (int i = 0; i < 10000 && atomic_load(&places->begun) < APART_THREADS; i++)
+        usleep(1000);
+}
+
+static void test_apart(void)
+{
+    places first = {0}, again;
+    mmf_pool_run(APART_THREADS, APART_THREADS, true, note_thread, &first, NULL);
+    bool same = pthread_equal(first.of[0], pthread_self()) != 0;
+    for (int i = 0; i < 20; i++) {
+        memset(&again, 0, sizeof again);
+        same = run_once(TASKS, 3) && same; /* the others come in another order then */
+        usleep(200);
+        mmf_pool_run(APART_THREADS, APART_THREADS, true, note_thread, &again, NULL);
+        for (int t = 0; t < APART_THREADS; t++)
+            same = same && pthread_equal(first.of[t], again.of[t]) != 0;
+    }
+    check(same, "a part of the tasks that a thread has in every job");
 }
 
 static void test_fork(void)
@@ -158,6 +192,7 @@ void test_pool(void)
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
     check(atomic_load(&all_right), "concurrent callers");
+    test_apart();
     usleep(2000); /* the workers fall asleep */
     check(run_once(TASKS, 3), "woken workers");
     test_fork();
