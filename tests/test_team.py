@@ -7,7 +7,7 @@ from support import ISOLATED, python
 pytest.importorskip("torch")
 
 
-@pytest.mark.parametrize("what", ["shared", "first", "fewer", "several", "fork", "fork_before", "mode"])
+@pytest.mark.parametrize("what", ["shared", "first", "fewer", "several", "fork", "fork_before", "fork_inside", "mode"])
 def test_team(what):
     done = python(ISOLATED / "team.py", what)
     assert (done.stdout, done.stderr) == ("done\n", "")

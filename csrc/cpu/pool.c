@@ -248,21 +248,25 @@ static void forget_threads(void)
     atomic_store(&pool.busy, false);
 }
 
-static bool watches_forks;
+static bool watched;
 
 static void watch_forks(void)
 {
-    watches_forks = pthread_atfork(NULL, NULL, forget_threads) == 0;
+    watched = pthread_atfork(NULL, NULL, forget_threads) == 0;
+}
+
+/* Else the child of a fork would wait for threads that it does not have. */
+static bool watches_forks(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    return watched;
 }
 
 /* Start workers up to `count`. One that cannot be started is not missed: the others do its tasks.
  * They may run where the calling thread may now (they inherit its affinity). */
 static void start_workers(int count)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
-    if (!watches_forks) /* the child of a fork would wait for workers that it does not have */
-        return;
     sigset_t others, before;
     sigfillset(&others);
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
@@ -368,7 +372,7 @@ void mmf_pool_run(int tasks, int threads, bool apart,
     uint64_t mode = mmf_float_mode_enter();
     threads = threads < tasks ? threads : tasks;
     threads = threads < MMF_MAX_THREADS ? threads : MMF_MAX_THREADS;
-    if (threads <= 1 || atomic_exchange(&pool.busy, true)) {
+    if (threads <= 1 || !watches_forks() || atomic_exchange(&pool.busy, true)) {
         for (int i = 0; i < tasks; i++)
             task(context, i, 0);
     } else {

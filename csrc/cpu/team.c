@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -68,12 +69,18 @@ void mmf_team_find(void)
 typedef struct job {
     void (*part)(void *context, int thread);
     void *context;
+    jmp_buf end;
 } job;
 
+/* The child of a fork in the middle of the caller's part does not go back to the runtime, which
+ * would wait for threads that are gone. */
 static void take_part(void *data)
 {
-    const job *job = data;
-    job->part(job->context, runtime.thread_number());
+    job *job = data;
+    const int thread = runtime.thread_number();
+    job->part(job->context, thread);
+    if (thread == 0 && !atomic_load(&runtime.found))
+        longjmp(job->end, 1);
 }
 
 bool mmf_team_has(int threads)
@@ -84,7 +91,9 @@ bool mmf_team_has(int threads)
 
 void mmf_team_run(void (*part)(void *context, int thread), void *context)
 {
-    job job = {part, context};
+    job job = {.part = part, .context = context};
+    if (setjmp(job.end) != 0)
+        return;
     /* 0: as many as it has for others. Of fewer, GCC's runtime would end the rest, and torch's next
      * operator would start them again. */
     runtime.parallel(take_part, &job, 0, 0);

@@ -124,6 +124,30 @@ def fork_before():
     in_child(child)
 
 
+def fork_inside():
+    """A signal handler forks in the middle of a call: the child's call ends, and so do later ones."""
+    import matmul_fused as mf
+
+    parent, children, x = os.getpid(), [], torch.ones(3000, 3000)
+    wanted = compute()
+
+    def handler(*_):
+        if os.getpid() == parent and not children:
+            children.append(os.fork())
+            signal.alarm(0 if children[0] else 60)
+
+    signal.signal(signal.SIGUSR1, handler)
+    try:
+        threading.Timer(0.03, os.kill, (parent, signal.SIGUSR1)).start()
+        mf.matmul_fused(x, x)
+    except RuntimeError as error:
+        assert os.getpid() != parent and "forked in the middle" in str(error)
+        assert compute() == wanted
+        os._exit(0)
+    assert os.getpid() == parent and os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
+    assert compute() == wanted
+
+
 def mode():
     """Torch's threads compute in the default float mode, and have their own again afterwards."""
     tiny, x = torch.full((1 << 20,), 1e-39), torch.full((512, 64), 1e-39)
@@ -140,5 +164,5 @@ def mode():
 if __name__ == "__main__":
     warnings.simplefilter("ignore", DeprecationWarning)  # of os.fork() in a process with threads: that is the point
     torch.set_num_threads(THREADS)
-    {f.__name__: f for f in (shared, first, fewer, several, fork, fork_before, mode)}[sys.argv[1]]()
+    {f.__name__: f for f in (shared, first, fewer, several, fork, fork_before, fork_inside, mode)}[sys.argv[1]]()
     print("done")
