@@ -79,6 +79,11 @@ static bool may_enter(uint64_t state)
     return (state & OPEN) != 0 && (state & INSIDE_MASK) < (state >> LIMIT_SHIFT & INSIDE_MASK);
 }
 
+static bool is_exhausted(void)
+{
+    return atomic_load_explicit(&pool.exhausted, memory_order_relaxed);
+}
+
 static int first_of(int part)
 {
     return (int)((int64_t)pool.tasks * part / pool.parts);
@@ -101,7 +106,7 @@ static void work_on(int part, bool look, int thread)
 /* home: decides the part to begin with; thread: the number that tasks get. */
 static void work(int home, int thread)
 {
-    for (int i = 0; i < pool.parts; i++)
+    for (int i = 0; i < pool.parts && !is_exhausted(); i++)
         work_on((home + i) % pool.parts, i > 0, thread);
     atomic_store_explicit(&pool.exhausted, true, memory_order_relaxed);
 }
@@ -109,8 +114,7 @@ static void work(int home, int thread)
 /* A hint, read without being inside: an exhausted job is not worth entering. */
 static bool job_waits(void)
 {
-    return may_enter(atomic_load(&pool.state)) &&
-           !atomic_load_explicit(&pool.exhausted, memory_order_relaxed);
+    return may_enter(atomic_load(&pool.state)) && !is_exhausted();
 }
 
 /* Enter the open job, if any, and work; true if this worker was inside. A number can be given a
