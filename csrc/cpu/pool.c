@@ -7,8 +7,8 @@
  * enter, and whether it is open. A worker enters by a compare-and-swap and leaves by a decrement;
  * the caller closes the job when the tasks are gone and waits for those inside only. A worker that
  * wakes late finds the job closed and costs nothing. In a program that computes with torch, the
- * threads of torch's OpenMP runtime take its tasks instead, which begin and end together (team.h).
- */
+ * threads of torch's OpenMP runtime take its tasks instead, which begin and end together (team.h):
+ * such a job is never open. */
 #define _GNU_SOURCE
 #include "cpu/pool.h"
 
@@ -44,7 +44,8 @@ static struct {
     atomic_int cpu; /* where the last caller began; below zero if unknown */
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .cpu = -1};
 
-/* Of each part of the tasks, how many are handed out; more when exhausted. */
+/* Of each part of the tasks, how many are handed out, and one more for each thread that found none.
+ */
 static struct {
     _Alignas(64) atomic_int taken;
 } parts[MMF_MAX_THREADS];
@@ -89,11 +90,12 @@ static int first_of(int part)
     return (int)((int64_t)pool.tasks * part / pool.parts);
 }
 
-/* What is left of a part. look: first see whether anything is, for its line is another thread's. */
-static void work_on(int part, bool look, int thread)
+/* What is left of a part. looks: first see whether anything is, for its line is another thread's.
+ */
+static void work_on(int part, bool looks, int thread)
 {
     const int first = first_of(part), count = first_of(part + 1) - first;
-    if (look && atomic_load_explicit(&parts[part].taken, memory_order_relaxed) >= count)
+    if (looks && atomic_load_explicit(&parts[part].taken, memory_order_relaxed) >= count)
         return;
     for (;;) {
         const int taken = atomic_fetch_add_explicit(&parts[part].taken, 1, memory_order_relaxed);
@@ -103,7 +105,7 @@ static void work_on(int part, bool look, int thread)
     }
 }
 
-/* home: decides the part to begin with; thread: the number that tasks get. */
+/* home, modulo the parts: the part to begin with; thread: the number that tasks get. */
 static void work(int home, int thread)
 {
     for (int i = 0; i < pool.parts && !is_exhausted(); i++)
@@ -240,8 +242,10 @@ static void *serve(void *own)
     return NULL;
 }
 
+static MMF_THREAD_LOCAL bool leading; /* does this thread own the job? */
+
 /* In the child of a fork: the workers are gone, and locks may be held by threads that no longer
- * exist. */
+ * exist. A job that this thread is in the middle of goes on, without the help of others. */
 static void forget_threads(void)
 {
     pthread_mutex_init(&pool.mutex, NULL);
@@ -249,7 +253,7 @@ static void forget_threads(void)
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.state, 0);
     pool.started = 0;
-    atomic_store(&pool.busy, false);
+    atomic_store(&pool.busy, leading);
 }
 
 static bool watched;
@@ -327,8 +331,9 @@ static void lead(mmf_interrupt *interrupt)
     wait_until_left(interrupt);
 }
 
-/* A thread of an OpenMP runtime has its float mode again after a job. All of them wait for one
- * another; a long job's caller looks at its interrupt meanwhile. */
+/* The part of a thread of an OpenMP runtime, which gets its float mode back. The runtime ends the
+ * job with a barrier, in which the caller cannot look at its interrupt: before that, it waits for
+ * those who help in a long job, which `state` counts. */
 static void lead_or_help(void *interrupt, int thread)
 {
     if (thread == 0) {
@@ -354,6 +359,7 @@ static void gather_workers(int count)
 /* With the help of others. Owns pool.busy. */
 static void run_job(mmf_interrupt *interrupt)
 {
+    leading = true;
     for (int part = 0; part < pool.parts; part++)
         atomic_store_explicit(&parts[part].taken, 0, memory_order_relaxed);
     atomic_store_explicit(&pool.exhausted, false, memory_order_relaxed);
@@ -366,6 +372,7 @@ static void run_job(mmf_interrupt *interrupt)
         wake_workers(pool.threads - 1);
         lead(interrupt);
     }
+    leading = false;
     atomic_store(&pool.busy, false);
 }
 

@@ -11,14 +11,15 @@
 
 #define MMF_MAX_THREADS 1024
 
-/* Call task(context, index, thread) for every index in [0, tasks), on at most `threads` threads,
- * this one included; 0 <= thread < threads, and two calls that run at once get different numbers.
- * apart: a thread begins with its own part of the tasks, the same one in every job of as many tasks
- * and threads, and then helps others: for tasks that read data of their own, which that thread's
- * caches may still have. Else the tasks begin in their order.
- * Returns when all are done. Every task runs in IEEE 754's default mode, whatever the caller's
- * (problem/float_mode.h). While another thread is inside, the caller computes every task itself
- * (thread 0) and waits for nobody. interrupt, or NULL: of the call; tasks look at it themselves. */
+/* Call task(context, index, thread) for every index in [0, tasks), of at most
+ * INT_MAX - MMF_MAX_THREADS, on at most `threads` threads, this one included; 0 <= thread <
+ * threads, and two calls that run at once get different numbers. apart: a thread begins with its
+ * own part of the tasks, the same one in the next job of as many tasks and the same threads, and
+ * then steals from others: for tasks that read data of their own, which that thread's caches may
+ * still have. Else the tasks begin in their order. Returns when all are done. Every task runs in
+ * IEEE 754's default mode, whatever the caller's (problem/float_mode.h). While another thread is
+ * inside, the caller computes every task itself (thread 0) and waits for nobody. interrupt, or
+ * NULL: of the call; tasks look at it themselves. */
 void mmf_pool_run(int tasks, int threads, bool apart,
                   void (*task)(void *context, int index, int thread), void *context,
                   mmf_interrupt *interrupt);

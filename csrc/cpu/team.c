@@ -73,8 +73,9 @@ typedef struct job {
 } job;
 
 /* The child of a fork in the middle of the caller's part does not go back to the runtime, which
- * would wait for threads that are gone. */
-static void take_part(void *data)
+ * would wait for threads that are gone. It does not use the runtime again; for torch, whose own
+ * regions would wait for them, too, it stays in a parallel region, in which torch is serial. */
+static void run_part(void *data)
 {
     job *job = data;
     const int thread = runtime.thread_number();
@@ -96,5 +97,5 @@ void mmf_team_run(void (*part)(void *context, int thread), void *context)
         return;
     /* 0: as many as it has for others. Of fewer, GCC's runtime would end the rest, and torch's next
      * operator would start them again. */
-    runtime.parallel(take_part, &job, 0, 0);
+    runtime.parallel(run_part, &job, 0, 0);
 }

@@ -1,5 +1,5 @@
-/* The pool: every task once, each on the thread that had it before, callers at the same time, fork,
- * a thread count that changes while running. */
+/* The pool: every task once, parts that threads keep, callers at the same time, fork, a thread
+ * count that changes while running. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -31,12 +31,15 @@ static void count_task(void *context, int index, int thread)
 
 static bool run_once(int tasks, int threads)
 {
-    counts c;
-    memset(&c, 0, sizeof c);
-    mmf_pool_run(tasks, threads, tasks % 2, count_task, &c, NULL);
-    bool once = !atomic_load(&c.clash);
-    for (int i = 0; i < TASKS; i++)
-        once = once && atomic_load(&c.task[i]) == (i < tasks);
+    bool once = true;
+    for (int apart = 0; apart < 2; apart++) {
+        counts c;
+        memset(&c, 0, sizeof c);
+        mmf_pool_run(tasks, threads, apart, count_task, &c, NULL);
+        once = once && !atomic_load(&c.clash);
+        for (int i = 0; i < TASKS; i++)
+            once = once && atomic_load(&c.task[i]) == (i < tasks);
+    }
     return once;
 }
 
@@ -177,6 +180,42 @@ static void test_fork(void)
     check(run_once(TASKS, 4), "the parent goes on");
 }
 
+static atomic_int inner_calls;
+
+static void count_inner(void *context, int index, int thread)
+{
+    (void)context, (void)index, (void)thread;
+    atomic_fetch_add(&inner_calls, 1);
+}
+
+/* Forks once, as a signal handler may in the middle of a call, which makes a call of its own. */
+static void fork_once(void *context, int index, int thread)
+{
+    pid_t *child = context;
+    (void)index;
+    if (thread != 0 || *child >= 0)
+        return;
+    *child = fork();
+    if (*child == 0) {
+        alarm(60);
+        mmf_pool_run(4, 4, true, count_inner, NULL, NULL);
+    }
+}
+
+static void test_fork_inside(bool apart)
+{
+    fflush(stdout);
+    pid_t child = -1;
+    int status = -1;
+    mmf_pool_run(TASKS, 4, apart, fork_once, &child, NULL);
+    if (child == 0)
+        _exit(atomic_load(&inner_calls) == 4 && run_once(TASKS, 4) ? 0 : 1);
+    waitpid(child, &status, 0);
+    check(WIFEXITED(status) && WEXITSTATUS(status) == 0,
+          "the child of a fork in the middle of a job");
+    check(run_once(TASKS, 4), "the parent's next job");
+}
+
 void test_pool(void)
 {
     check(mmf_available_processors() >= 1, "processors");
@@ -196,6 +235,8 @@ void test_pool(void)
     usleep(2000); /* the workers fall asleep */
     check(run_once(TASKS, 3), "woken workers");
     test_fork();
+    test_fork_inside(false);
+    test_fork_inside(true);
     pthread_create(&threads[0], NULL, change_threads, NULL);
     bool right = true;
     for (int i = 0; i < 30; i++)

@@ -63,7 +63,7 @@ typedef struct work {
     void *next_panels; /* the chunk that is being packed: where, of which columns */
     int64_t next_column, next_columns;
     int packs; /* tasks that pack it: alone, or beside blocks; or 0 */
-    int64_t per_batch, units, units_per_task, panels_per_task;
+    int64_t per_batch, units, units_per_task, panels_per_task, columns_per_task;
 } work;
 
 _Static_assert(sizeof(job) <= sizeof(((mmf_config *)0)->own), "configure() hands the job to run()");
