@@ -75,8 +75,8 @@ BUGS = (
         "a worker leaves a job without releasing what it wrote",
         "thread",
         "csrc/cpu/pool.c",
-        "atomic_fetch_sub(&pool.state, 1);",
-        "atomic_fetch_sub_explicit(&pool.state, 1, memory_order_relaxed);",
+        "atomic_fetch_sub(&pool.state, 1);\n            return true;",
+        "atomic_fetch_sub_explicit(&pool.state, 1, memory_order_relaxed);\n            return true;",
         r"data race",
     ),
     Bug(
