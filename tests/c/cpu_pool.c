@@ -188,15 +188,18 @@ static void count_inner(void *context, int index, int thread)
     atomic_fetch_add(&inner_calls, 1);
 }
 
-/* Forks once, as a signal handler may in the middle of a call, which makes a call of its own. */
+/* The caller forks once, as a signal handler may in the middle of a call, and the child makes a
+ * call of its own. Others wait for the fork: the caller has a task then. */
 static void fork_once(void *context, int index, int thread)
 {
-    pid_t *child = context;
+    atomic_int *child = context;
     (void)index;
-    if (thread != 0 || *child >= 0)
+    while (thread != 0 && atomic_load(child) < 0)
+        usleep(100);
+    if (thread != 0 || atomic_load(child) >= 0)
         return;
-    *child = fork();
-    if (*child == 0) {
+    atomic_store(child, fork());
+    if (atomic_load(child) == 0) {
         alarm(60);
         mmf_pool_run(4, 4, true, count_inner, NULL, NULL);
     }
@@ -205,12 +208,12 @@ static void fork_once(void *context, int index, int thread)
 static void test_fork_inside(bool apart)
 {
     fflush(stdout);
-    pid_t child = -1;
+    atomic_int child = -1;
     int status = -1;
     mmf_pool_run(TASKS, 4, apart, fork_once, &child, NULL);
-    if (child == 0)
+    if (atomic_load(&child) == 0)
         _exit(atomic_load(&inner_calls) == 4 && run_once(TASKS, 4) ? 0 : 1);
-    waitpid(child, &status, 0);
+    waitpid(atomic_load(&child), &status, 0);
     check(WIFEXITED(status) && WEXITSTATUS(status) == 0,
           "the child of a fork in the middle of a job");
     check(run_once(TASKS, 4), "the parent's next job");
