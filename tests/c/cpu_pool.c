@@ -128,7 +128,7 @@ static void test_float_mode(int threads)
     check(after == flushing, "the caller keeps its own mode");
 }
 
-#define APART_THREADS 6 /* as many as any test here has */
+#define APART_THREADS 6
 
 typedef struct places {
     atomic_int begun;
@@ -146,7 +146,8 @@ static void note_thread(void *context, int index, int thread)
         usleep(1000);
 }
 
-static void test_apart(void)
+/* Among workers that began with it: those of a larger job would take turns. */
+static bool keeps_parts(void)
 {
     places first = {0}, again;
     mmf_pool_run(APART_THREADS, APART_THREADS, true, note_thread, &first, NULL);
@@ -159,24 +160,35 @@ static void test_apart(void)
         for (int t = 0; t < APART_THREADS; t++)
             same = same && pthread_equal(first.of[t], again.of[t]) != 0;
     }
-    check(same, "a part of the tasks that a thread has in every job");
+    return same;
 }
 
-static void test_fork(void)
+static bool computes(void)
+{
+    bool right = true;
+    for (int i = 0; i < 50; i++)
+        right = right && run_once(TASKS, 4);
+    return right && small_product(200);
+}
+
+/* The child of a fork has threads of its own, which it starts. */
+static bool in_child(bool (*function)(void))
 {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
         alarm(60);
-        bool right = true;
-        for (int i = 0; i < 50; i++)
-            right = right && run_once(TASKS, 4);
-        _exit(right && small_product(200) ? 0 : 1);
+        _exit(function() ? 0 : 1);
     }
     int status = -1;
     waitpid(child, &status, 0);
-    check(WIFEXITED(status) && WEXITSTATUS(status) == 0,
-          "the child of a fork computes on threads of its own");
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void test_fork(void)
+{
+    check(in_child(computes), "the child of a fork computes on threads of its own");
+    check(in_child(keeps_parts), "a part of the tasks that a thread has in every job");
     check(run_once(TASKS, 4), "the parent goes on");
 }
 
@@ -234,7 +246,6 @@ void test_pool(void)
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
     check(atomic_load(&all_right), "concurrent callers");
-    test_apart();
     usleep(2000); /* the workers fall asleep */
     check(run_once(TASKS, 3), "woken workers");
     test_fork();
