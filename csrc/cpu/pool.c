@@ -108,11 +108,8 @@ static void work_on(int part, bool looks, int thread)
 /* home, modulo the parts: the part to begin with; thread: the number that tasks get. */
 static void work(int home, int thread)
 {
-    for (int i = 0; i < pool.parts; i++) {
-        if (is_exhausted())
-            return;
+    for (int i = 0; i < pool.parts && !is_exhausted(); i++)
         work_on((home + i) % pool.parts, i > 0, thread);
-    }
     atomic_store_explicit(&pool.exhausted, true, memory_order_relaxed);
 }
 
