@@ -1,4 +1,4 @@
-"""Inner loops of the CPU's rows, in the disassembly of the extension: compilers keep sums in registers.
+"""Inner loops of AVX2, AVX-512 and AMX, in the disassembly of the extension: compilers keep sums in registers.
 
 A loop that stores a sum to the stack and loads it again in every turn waits for both: tiles of three rows by two
 panels took 1.6 times as long on AVX2. What counts is a vector that a turn stores to the stack and loads whole.
@@ -18,8 +18,8 @@ import pytest
 
 import matmul_fused._core
 
-# Loops that may spill, of clang 22 and GCC 12: dot products and lines of two and three rows, a tile each of GCC.
-MOST = {"xmm": 0, "ymm": 6, "zmm": 5, "tmm": 0}
+# Loops that may spill, and vectors that they may: dot products and lines of two and three rows, two tiles of GCC.
+MOST = {"ymm": (6, 10), "zmm": (6, 10), "tmm": (0, 0)}
 LEAST = {"ymm": 80, "zmm": 150, "tmm": 1}  # loops that are found
 LONGEST = 8192  # bytes of a loop
 LINE = re.compile(r"^\s+([0-9a-f]+):\s+(\S+)\s*([^#<]*)")
@@ -67,9 +67,9 @@ def spills(loop: Sequence[Instruction]) -> int:
     return len(stored & loaded)
 
 
-def count(text: str) -> tuple[Counter[str], Counter[str], list[str]]:
-    """Of each kind of register: loops of products, those that spill; and their addresses."""
-    loops, spilling, where = Counter[str](), Counter[str](), []
+def count(text: str) -> tuple[Counter[str], Counter[str], Counter[str], list[str]]:
+    """Of each kind of register: loops of products, those that spill, vectors that they spill; and where."""
+    loops, spilling, spilled, where = Counter[str](), Counter[str](), Counter[str](), []
     for loop in inner_loops(instructions(text)):
         products = [operands for _, name, operands in loop if PRODUCT.match(name)]
         if len(products) < 4 or not all(PLAIN.match(name) for _, name, _ in loop):
@@ -78,8 +78,9 @@ def count(text: str) -> tuple[Counter[str], Counter[str], list[str]]:
         loops[kind] += 1
         if n := spills(loop):
             spilling[kind] += 1
+            spilled[kind] += n
             where.append(f"{loop[0][0]:x}: {kind}, {len(products)} products, {n} spilled")
-    return loops, spilling, where
+    return loops, spilling, spilled, where
 
 
 SUMS = "\n".join(f" {0x10 + 4 * i:x}:\tvfmadd231ps %ymm{i},%ymm8,%ymm{i + 9}" for i in range(4))
@@ -88,6 +89,7 @@ SUMS = "\n".join(f" {0x10 + 4 * i:x}:\tvfmadd231ps %ymm{i},%ymm8,%ymm{i + 9}" fo
 def test_a_spill_is_counted() -> None:
     begin, end = " 8:\tvmovups 0x40(%rsp),%ymm9\n", "\n 20:\tvmovups %ymm9,0x40(%rsp)\n 24:\tjne    8 <x>\n"
     assert count(begin + SUMS + end)[:2] == ({"ymm": 1}, {"ymm": 1})
+    assert count(begin + SUMS + end)[2] == {"ymm": 1}
     other = end.replace("0x40", "0x80")  # not what is loaded
     assert count(begin + SUMS + other)[:2] == ({"ymm": 1}, {})
     division = "\n 20:\tvdivps %ymm1,%ymm2,%ymm3\n 24:\tjne    8 <x>\n"  # an activation
@@ -101,7 +103,8 @@ def test_inner_loops_keep_sums_in_registers() -> None:
         pytest.skip("objdump (binutils) is not here")
     command = [objdump, "-d", "--no-show-raw-insn", "-j", ".text", matmul_fused._core.__file__]
     text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    loops, spilling, where = count(text)
+    loops, spilling, spilled, where = count(text)
     missing = [kind for kind, least in LEAST.items() if loops[kind] < least]
     assert not missing, f"loops are missing: {loops}"
-    assert all(spilling[kind] <= most for kind, most in MOST.items()), "\n".join(where)
+    over = [kind for kind, (most, vectors) in MOST.items() if spilling[kind] > most or spilled[kind] > vectors]
+    assert not over, "\n".join(where)

@@ -56,8 +56,8 @@ static const char mmf_doc_matmul_fused[] =
 
 #define MMF_DOC_PREPACK \
     "prepack($module, B, *, gate_layout=None, layout=\"auto\")\n--\n\n" \
-    "Reorder a weight once, and pass the PackedMatrix as B of many calls. On a CPU it pays for\n" \
-    "two rows of A and more; one row of a weight in the caches may be slower with it (docs/prepack.md).\n" \
+    "Reorder a weight once, and pass the PackedMatrix as B of many calls. On a CPU with AVX2 or\n" \
+    "AVX-512 it pays for three rows of A and more; docs/prepack.md has what other calls take.\n" \
     "\n" \
     "B            (K, N), any strides, float32, float64, float16 or bfloat16; it is copied. Or a pair (gate, up)\n" \
     "gate_layout  where gate and up columns lie in one weight for a gated activation, as in matmul_fused\n" \
