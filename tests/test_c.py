@@ -53,3 +53,14 @@ def test_what_is_tested_is_what_is_shipped(tmp_path):
     tested = commands(tmp_path / "tests", *C_TESTS)
     assert tested == commands(tmp_path / "extension", *options, *shipped.get("args", []))
     assert str(ROOT / "csrc/cpu/reference.c") in tested
+
+
+def test_products_are_fused_in_every_tuning(tmp_path):
+    """GCC 13.3 leaves single chains of products unfused by default: the row's own flag comes later."""
+    unfused, fused = "avoid-fma-max-bits=512", "avoid-fma-max-bits=0"
+    rows = {file: command for file, command in commands(tmp_path, *C_TESTS).items() if "blocked_avx" in file}
+    if not any("-fno-schedule-insns2" in command for command in rows.values()):
+        pytest.skip("the C compiler is not GCC")
+    tuned = commands(tmp_path / "tuned", *C_TESTS, f"-DCMAKE_C_FLAGS=--param={unfused}")
+    assert all(fused in command for command in rows.values())
+    assert all(0 < tuned[file].find(unfused) < tuned[file].rfind(fused) for file in rows)
