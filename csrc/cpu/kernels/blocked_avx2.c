@@ -14,8 +14,7 @@
 #define MMF_LOCAL_WIDE_M 256
 #define MMF_ACCUMULATORS 12
 #define MMF_FORM_ROWS 384
-#define MMF_SHORTS_ROWS 18 /* widened by two instructions: more share a core with another thread   \
-                            */
+#define MMF_SHORTS_ROWS 18 /* of two instructions each: more are slow on a shared core */
 /* clang-format off */
 #define MMF_PLACED_TILES                                                                                  \
     MMF_TILE(1, 1) MMF_TILE(1, 2) MMF_TILE(1, 4) MMF_TILE(2, 1) MMF_TILE(2, 2) MMF_TILE(3, 1)      \
