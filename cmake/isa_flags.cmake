@@ -25,8 +25,8 @@ function(mmf_apply_isa_flags sources)
       separate_arguments(flags)
       # GCC's second scheduling pass costs the tiles 10 % (measured on Zen 3).
       list(APPEND flags "$<$<C_COMPILER_ID:GNU>:-fno-schedule-insns2;-ftree-vectorize;-fvect-cost-model=dynamic>")
-      # Some tunings (of GCC 13.3 the default) do not fuse the products of a single chain: a tile of one panel had other
-      # bits than one of four, so results depended on the threads.
+      # Some tunings do not fuse the products of a single chain (seen with GCC 13.3): a tile of one panel had other bits
+      # than one of four, so results depended on the threads.
       list(APPEND flags "$<$<C_COMPILER_ID:GNU>:--param=avoid-fma-max-bits=0>")
       if(MMF_SANITIZE)
         list(APPEND flags -O1)

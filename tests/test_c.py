@@ -56,7 +56,7 @@ def test_what_is_tested_is_what_is_shipped(tmp_path):
 
 
 def test_products_are_fused_in_every_tuning(tmp_path):
-    """GCC 13.3 leaves single chains of products unfused by default: the row's own flag comes later."""
+    """Some tunings of GCC leave single chains of products unfused: the row's own flag comes later."""
     unfused, fused = "avoid-fma-max-bits=512", "avoid-fma-max-bits=0"
     rows = {file: command for file, command in commands(tmp_path, *C_TESTS).items() if "blocked_avx" in file}
     if not any("-fno-schedule-insns2" in command for command in rows.values()):
