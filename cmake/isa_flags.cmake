@@ -6,6 +6,7 @@
 set(MMF_AVX512 "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512 -ffp-contract=fast -O2")
 set(MMF_ISA_ROWS
     "blocked_amx|x86_64|${MMF_AVX512} -mamx-tile -mamx-bf16"
+    "blocked_amx_split|x86_64|${MMF_AVX512} -mamx-tile -mamx-bf16"
     "blocked_avx512_bf16|x86_64|${MMF_AVX512} -mavx512bf16"
     "blocked_avx512|x86_64|${MMF_AVX512}"
     "blocked_avx2|x86_64|-mavx2 -mfma -mf16c -ffp-contract=fast")
@@ -36,8 +37,10 @@ function(mmf_apply_isa_flags sources)
   endforeach()
   if(MMF_TILE_MODEL AND MMF_X86_64)
     set_property(SOURCE "${CMAKE_CURRENT_SOURCE_DIR}/csrc/cpu/features.c" APPEND PROPERTY COMPILE_DEFINITIONS MMF_TILE_MODEL)
-    set_property(SOURCE "${CMAKE_CURRENT_SOURCE_DIR}/csrc/cpu/kernels/blocked_amx.c" APPEND PROPERTY COMPILE_OPTIONS
-      -include "${CMAKE_CURRENT_SOURCE_DIR}/tests/c/tile_model.h")
+    foreach(name IN ITEMS blocked_amx blocked_amx_split)
+      set_property(SOURCE "${CMAKE_CURRENT_SOURCE_DIR}/csrc/cpu/kernels/${name}.c" APPEND PROPERTY COMPILE_OPTIONS
+        -include "${CMAKE_CURRENT_SOURCE_DIR}/tests/c/tile_model.h")
+    endforeach()
   endif()
   set(${sources} ${kept} PARENT_SCOPE)
 endfunction()

@@ -59,6 +59,11 @@ def check(got, *arguments, **keywords):
     return assert_close(got, expected, got.dtype.name)
 
 
+def dtype_of_row(kernel):
+    """A dtype of 16 bits that the row takes: of AMX's rows the only one."""
+    return "float16" if kernel == "cpu_blocked_amx_split" else "bfloat16"
+
+
 def nothing_ran(kernel, refusal):
     """Skips the test, unless AMX leaves very few rows to others by design."""
     if "leaves so few rows" in refusal:

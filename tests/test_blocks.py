@@ -8,7 +8,7 @@ import pytest
 
 import matmul_fused as mf
 from matmul_fused.testing import assert_close, embed, expect, force_kernel
-from support import DTYPES, KERNELS, check, draw, dtype_of, nothing_ran, same_bits
+from support import DTYPES, KERNELS, check, draw, dtype_of, dtype_of_row, nothing_ran, same_bits
 
 DEPTHS = (1, 511, 512, 513, 1000, 1023, 1024, 1025, 2049, 8193, 16385)
 
@@ -22,6 +22,20 @@ def test_integers_are_summed_exactly(kernel, dtype, k):
     with force_kernel(kernel):
         got = mf.matmul_fused(A.astype(dtype_of(dtype)), B.astype(dtype_of(dtype)), out_dtype="float64")
     np.testing.assert_array_equal(got, A @ B)
+
+
+@pytest.mark.parametrize("kernel", [*KERNELS, *(row for row in mf.info().kernels if dtype_of_row(row) == "float16")])
+def test_every_float16_is_multiplied_exactly(kernel):
+    """AMX splits them: infinities meet no zero that the other operand does not have."""
+    A = np.arange(1 << 16, dtype=np.uint16).view(np.float16)[:, None]
+    B = np.float16([[0, -0.0, 1, -1, 1 / 3, 65504, 6e-8, -6e-8, 3e-5, 1e-3, np.inf, -np.inf, np.nan, -7, 2, 0.1]])
+    try:
+        with force_kernel(kernel):
+            got = mf.matmul_fused(A, B, out_dtype="float32")
+    except NotImplementedError as refusal:
+        nothing_ran(kernel, str(refusal))
+    with np.errstate(invalid="ignore", over="ignore"):
+        np.testing.assert_array_equal(got, A.astype(np.float32) * B.astype(np.float32))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -103,17 +117,18 @@ def test_a_weight_stored_by_columns(kernel, shape, activation, k, order):
     """Its columns are packed whole, or are the rows of tiles, where they lie or in strips; K ends within a tile or with
     one, in one piece or two. The two weights of a gated call have other gaps between columns."""
     rows, columns = shape
-    A, B, bias = draw((rows, k), "bfloat16"), draw((columns, k), "bfloat16").T, draw(columns, "bfloat16")
+    dtype = dtype_of_row(kernel)
+    A, B, bias = draw((rows, k), dtype), draw((columns, k), dtype).T, draw(columns, dtype)
     if activation == "swiglu":
-        up = draw((columns, k + 40), "bfloat16", seed=7)[:, :k].T
-        B, bias = (B, up), (bias, draw(columns, "bfloat16", seed=8))
-    out = np.full(shape, np.nan, dtype_of("bfloat16"), order=order)
+        up = draw((columns, k + 40), dtype, seed=7)[:, :k].T
+        B, bias = (B, up), (bias, draw(columns, dtype, seed=8))
+    out = np.full(shape, np.nan, dtype_of(dtype), order=order)
     with force_kernel(kernel):
         try:
             mf.matmul_fused(A, B, bias, activation, out=out)
         except NotImplementedError as refusal:
-            assert kernel not in KERNELS, "a row of this CPU takes the call"
-            pytest.skip(f"{kernel} ran nothing: {refusal}")
+            nothing_ran(kernel, str(refusal))
+            return
     check(out, A, B, bias, activation)
 
 
@@ -156,7 +171,7 @@ def _on_threads(kernel, counts, C, A, B, bias, gate, packed=False):
     ("kernel", "dtype"),
     [
         *itertools.product(KERNELS[:-1], ("float32", "float64", "float16")),
-        *((row, "bfloat16") for row in mf.info().kernels[:-1]),
+        *((row, dtype_of_row(row)) for row in mf.info().kernels[:-1]),
     ],
 )
 def test_some_rows_of_a_weight_stored_by_rows(kernel, rows, dtype):
@@ -188,7 +203,8 @@ def test_some_rows_of_a_weight_stored_by_rows(kernel, rows, dtype):
 @pytest.mark.parametrize("rows", [3, 6, 40])
 def test_a_batch_against_weights_stored_by_rows(kernel, rows):
     """Each with a weight of its own, and both weights of a gate."""
-    A, B = draw((3, rows, 95), "bfloat16"), draw((3, 95, 98), "bfloat16")
+    dtype = dtype_of_row(kernel)
+    A, B = draw((3, rows, 95), dtype), draw((3, 95, 98), dtype)
     try:
         with force_kernel(kernel):
             check(mf.matmul_fused(A, B, None, "relu"), A, B, None, "relu")
@@ -221,7 +237,7 @@ def test_slices_of_k_are_summed_as_one_thread_does(kernel, rows, dtype):
     ("kernel", "dtype"),
     [
         *itertools.product(KERNELS[:-1], ("float32", "float64", "float16")),
-        *((row, "bfloat16") for row in mf.info().kernels[:-1]),
+        *((row, dtype_of_row(row)) for row in mf.info().kernels[:-1]),
     ],
 )
 def test_pieces_of_k_are_summed_as_one_thread_does(kernel, dtype, layout, rows):
@@ -241,7 +257,7 @@ def test_pieces_of_k_are_summed_as_one_thread_does(kernel, dtype, layout, rows):
 @pytest.mark.parametrize("shape", [(3, 16, 8192), (8, 64, 2048), (30, 64, 4096)])
 @pytest.mark.parametrize(
     ("kernel", "dtype"),
-    [*((row, "float32") for row in KERNELS[:-1]), *((row, "bfloat16") for row in mf.info().kernels[:-1])],
+    [*((row, "float32") for row in KERNELS[:-1]), *((row, dtype_of_row(row)) for row in mf.info().kernels[:-1])],
 )
 def test_pieces_of_k_of_weights_stored_in_two_ways(kernel, dtype, shape):
     rows, columns, k = shape

@@ -8,11 +8,11 @@ import pytest
 
 import matmul_fused as mf
 from matmul_fused.testing import force_kernel
-from support import KERNELS, check, draw, dtype_of, nothing_ran, same_bits
+from support import KERNELS, check, draw, dtype_of, dtype_of_row, nothing_ran, same_bits
 
 CASES = [
     *itertools.product(KERNELS[:-1], ("float32", "float64", "float16")),
-    *((row, "bfloat16") for row in mf.info().kernels[:-1]),
+    *((row, dtype_of_row(row)) for row in mf.info().kernels[:-1]),
 ]
 
 
@@ -77,15 +77,16 @@ def test_few_columns_of_gate_and_up(kernel, dtype, columns):
 def test_pairs_of_a_narrow_problem(kernel, k, order):
     """Rows of A that lie an even or an odd count of elements apart, that begin at an odd one, or contiguous in m; of a
     K in one piece or several."""
+    dtype = dtype_of_row(kernel)
     for rows, columns in ((9, 33), (40, 20), (65, 100), (170, 200)):
-        B = draw((k, columns), "bfloat16") if order == "K x N" else draw((columns, k), "bfloat16").T
+        B = draw((k, columns), dtype) if order == "K x N" else draw((columns, k), dtype).T
         for A in (
-            draw((rows, k), "bfloat16"),
-            draw((rows, k + 4), "bfloat16")[:, 1 : k + 1],
-            draw((rows, k + 5), "bfloat16")[:, 2 : k + 2],
-            draw((k, rows), "bfloat16").T,
+            draw((rows, k), dtype),
+            draw((rows, k + 4), dtype)[:, 1 : k + 1],
+            draw((rows, k + 5), dtype)[:, 2 : k + 2],
+            draw((k, rows), dtype).T,
         ):
-            _check_threads(kernel, A, B, draw(columns, "bfloat16"), "silu", (1, 2))
+            _check_threads(kernel, A, B, draw(columns, dtype), "silu", (1, 2))
 
 
 @pytest.mark.parametrize("order", ["K x N", "W.T"])

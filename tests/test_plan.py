@@ -9,6 +9,7 @@ import matmul_fused as mf
 from matmul_fused import _core
 from matmul_fused.testing import force_kernel
 from support import KERNELS as RUNNABLE
+from support import runs_on
 
 KERNELS = mf.info().kernels
 rng = np.random.default_rng(20261122)
@@ -51,6 +52,30 @@ def test_no_candidate_is_modelled_faster_than_the_chosen_one(shape):
     assert times.index(min(times)) == [row.name for row in found.candidates if row.seconds is not None].index(
         found.kernel
     )
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "splits"),
+    [
+        ((32, 100, 64), "NK", True),
+        ((31, 512, 512), "NK", False),
+        ((16, 2048, 1024), "NK", True),
+        ((15, 2048, 1024), "NK", False),
+        ((48, 512, 512), "KN", True),
+        ((47, 2048, 1024), "KN", False),
+        ((32, 512, 512), "packed", True),
+        ((31, 2048, 1024), "packed", False),
+        ((4096, 31, 1024), "NK", False),
+        ((4096, 1024, 63), "NK", False),
+    ],
+)
+def test_the_tiles_of_amx_take_float16_where_splitting_pays(shape, layout, splits):
+    m, n, k = shape
+    weight = np.zeros((n, k), np.float16).T
+    B = {"NK": weight, "KN": np.ascontiguousarray(weight), "packed": mf.prepack(weight)}[layout]
+    chosen = mf.explain(np.zeros((m, k), np.float16), B).kernel
+    tiles = "cpu_blocked_amx_split"
+    assert (chosen == tiles) == (splits and tiles in KERNELS and runs_on(tiles, weight.T, weight))
 
 
 def test_candidates_are_the_kernels_of_the_device():

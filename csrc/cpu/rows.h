@@ -11,6 +11,7 @@
 #if defined(__x86_64__)
 #define MMF_CPU_VECTOR_KERNELS(X)                                                                  \
     X(mmf_cpu_blocked_amx)                                                                         \
+    X(mmf_cpu_blocked_amx_split)                                                                   \
     X(mmf_cpu_blocked_avx512_bf16)                                                                 \
     X(mmf_cpu_blocked_avx512) X(mmf_cpu_blocked_avx2) X(mmf_cpu_blocked)
 #else

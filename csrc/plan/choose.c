@@ -24,7 +24,7 @@ void mmf_plan_read_environment(void)
     } lists[] = {{MMF_ENV_KERNEL, &only}, {MMF_ENV_DISABLE, &disabled}};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         const char *names = mmf_environment(lists[i].variable), *unknown;
-        char text[512];
+        char text[1024];
         size_t length;
         while (names) {
             names = mmf_kernel_set_add(lists[i].set, names, &unknown, &length);

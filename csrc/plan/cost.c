@@ -94,8 +94,8 @@ double mmf_plan_gflops(const mmf_problem *p, const mmf_kernel *kernel)
 {
     const mmf_family *family = kernel->family;
     if (mmf_problem_accumulator(p) == MMF_FLOAT64)
-        return family->rate ? family->rate() / 2 : family->gflops_double;
-    return family->rate ? family->rate() : family->gflops_float;
+        return family->rate ? family->rate(p) / 2 : family->gflops_double;
+    return family->rate ? family->rate(p) : family->gflops_float;
 }
 
 /* Packing, computing and storing take turns: nothing hides anything. */

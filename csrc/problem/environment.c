@@ -28,7 +28,7 @@ const mmf_variable_row mmf_variables[MMF_ENV_COUNT] = {
 };
 
 static char *values[MMF_ENV_COUNT];
-static char complaints[MMF_ENV_COUNT][640];
+static char complaints[MMF_ENV_COUNT][1280];
 
 static void load(void)
 {

@@ -67,8 +67,9 @@ typedef struct mmf_family {
     /* For the cost model: what one thread (at 2.5 to 3.5 GHz) or one compute unit sustains, 1e9
      * operations a second, by the type of the sums. */
     double gflops_float, gflops_double;
-    /* The same of sums of float where it depends on the CPU's make; NULL: gflops_float. */
-    double (*rate)(void);
+    /* The same of sums of float where it depends on the CPU's make or on the problem; NULL:
+     * gflops_float. */
+    double (*rate)(const mmf_problem *problem);
 } mmf_family;
 
 struct mmf_kernel {

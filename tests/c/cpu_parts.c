@@ -310,19 +310,16 @@ void test_activations(void)
     }
 }
 
-/* Rounded to bfloat16, in the upper halves of the floats. */
-static void narrow(float *values, uint16_t *to, int64_t count)
+/* Rounded to a type of 16 bits. */
+static void narrow(int dtype, float *values, uint16_t *to, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &values[i], sizeof bits);
-        bits &= 0xffff0000u;
-        memcpy(&values[i], &bits, sizeof bits);
-        to[i] = (uint16_t)(bits >> 16);
+        to[i] = (dtype == MMF_FLOAT16 ? mmf_float_to_f16 : mmf_float_to_bf16)(values[i]);
+        values[i] = (float)decode(dtype, &to[i]);
     }
 }
 
-/* dtype: of A and B, float32 or bfloat16. */
+/* dtype: of A and B, float32 or of 16 bits. */
 static void rms_of(const mmf_kernel *row, int dtype, int64_t m, int64_t n, int64_t k,
                    bool transposed, bool positive)
 {
@@ -338,8 +335,8 @@ static void rms_of(const mmf_kernel *row, int dtype, int64_t m, int64_t n, int64
     p.dtype[MMF_A] = p.dtype[MMF_B] = (uint8_t)dtype, p.dtype[MMF_OUT] = MMF_FLOAT32;
     uint16_t *narrow_a = malloc((size_t)(m * k) * 2), *narrow_b = malloc((size_t)(n * k) * 2);
     buffers.data[MMF_A] = a, buffers.data[MMF_B] = b, buffers.data[MMF_OUT] = out;
-    if (dtype == MMF_BFLOAT16) {
-        narrow(a, narrow_a, m * k), narrow(b, narrow_b, n * k);
+    if (dtype != MMF_FLOAT32) {
+        narrow(dtype, a, narrow_a, m * k), narrow(dtype, b, narrow_b, n * k);
         buffers.data[MMF_A] = narrow_a, buffers.data[MMF_B] = narrow_b;
     }
     p.strides[MMF_A] = (mmf_strides){.row = k, .col = 1};
@@ -407,8 +404,10 @@ void test_accuracy(void)
     static const int depths[] = {16, 24, 32, 64, 127, 384, 500, 1024, 3000, 8192};
     mmf_problem plain = {.m = 64, .n = 64, .k = 64};
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-        const int dtype =
-            rows[r]->operands & MMF_DTYPE_BIT(MMF_FLOAT32) ? MMF_FLOAT32 : MMF_BFLOAT16;
+        const uint32_t operands = rows[r]->operands;
+        const int dtype = operands & MMF_DTYPE_BIT(MMF_FLOAT32)   ? MMF_FLOAT32
+                          : operands & MMF_DTYPE_BIT(MMF_FLOAT16) ? MMF_FLOAT16
+                                                                  : MMF_BFLOAT16;
         plain.dtype[MMF_A] = plain.dtype[MMF_B] = (uint8_t)dtype;
         if (!takes(rows[r], &plain))
             continue;

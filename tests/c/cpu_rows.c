@@ -238,7 +238,7 @@ static void disturb(const mmf_kernel *row)
 {
     static uint16_t a[64 * 64], b[64 * 64];
     static float out[64 * 64];
-    const int dtype = row->operands & MMF_DTYPE_BIT(MMF_FLOAT32) ? MMF_FLOAT16 : MMF_BFLOAT16;
+    const int dtype = row->operands & MMF_DTYPE_BIT(MMF_FLOAT16) ? MMF_FLOAT16 : MMF_BFLOAT16;
     mmf_problem p = {.m = 33, .n = 50, .k = 64, .alpha = 1};
     mmf_buffers at = {.data = {[MMF_A] = a, [MMF_B] = b, [MMF_OUT] = out}};
     mmf_config config;

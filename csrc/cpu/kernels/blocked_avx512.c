@@ -6,7 +6,7 @@
 #define MMF_ROW_NAME "cpu_blocked_avx512"
 #define MMF_MISSING (mmf_cpu_has_avx512() ? NULL : "AVX-512 F, BW, DQ and VL, which this CPU lacks")
 #define MMF_GFLOPS 175 /* of a thread, what is not packing, on a Xeon; mmf_cpu_avx512_gflops() */
-#define MMF_RATE mmf_cpu_avx512_gflops
+#define MMF_RATE(problem) ((void)(problem), mmf_cpu_avx512_gflops())
 #define MMF_VECTOR_BYTES 64
 #define MMF_MR 14
 #define MMF_PLACED_MR 6

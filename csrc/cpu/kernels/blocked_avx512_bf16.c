@@ -11,7 +11,7 @@
 #define MMF_PAIRS
 #define MMF_OPERAND_DTYPES MMF_DTYPE_BIT(MMF_BFLOAT16)
 #define MMF_GFLOPS 300 /* of a thread, 1024 x 1024 x 1024 on Zen 5; mmf_cpu_bf16_gflops() */
-#define MMF_RATE mmf_cpu_bf16_gflops
+#define MMF_RATE(problem) ((void)(problem), mmf_cpu_bf16_gflops())
 #define MMF_VECTOR_BYTES 64
 #define MMF_MR 14
 #define MMF_PLACED_MR 6
