@@ -47,6 +47,7 @@ LOOPS = (
     Loop("blocked_avx512", "float32 FMA, 64 bytes", "avx512", 0.92),
     Loop("blocked_avx512_bf16", "VDPBF16PS", "avx512_bf16", 0.92),
     Loop("blocked_amx", "TDPBF16PS", "amx_bf16", 0.70),
+    Loop("blocked_amx_split", "TDPBF16PS, all four", "amx_bf16", 0.70),
 )
 
 

@@ -50,9 +50,18 @@ static void *aligned(size_t bytes)
 
 #ifdef MMF_AMX
 
-enum { ROWS = 32, COLUMNS = 2 * MMF_NR, BARE_FLOPS = 4 * 2 * 16 * 16 * 32 };
+enum {
+    ROWS = 32,
+    COLUMNS = 2 * MMF_NR,
+    BARE_FLOPS = 4 * 2 * 16 * 16 * 32,
+#ifdef MMF_SPLIT
+    PARTS = 4, /* products of bfloat16 for one of float16: all are counted */
+#else
+    PARTS = 1,
+#endif
+};
 
-static void inner(const uint16_t *a, const uint16_t *b, float *to, int64_t depth)
+static void inner(const MMF_ELEMENT *a, const MMF_ELEMENT *b, float *to, int64_t depth)
 {
     const int64_t tiles = depth / MMF_PAIR_LINE;
     const T(chain) all = {.tiles = tiles,
@@ -86,6 +95,7 @@ enum {
     PANELS = MMF_ACCUMULATORS / (ROWS * MMF_VECTORS),
     COLUMNS = PANELS * MMF_NR,
     CHAINS = MMF_VECTOR_BYTES == 64 ? 24 : 12,
+    PARTS = 1,
 #ifdef MMF_PAIRS
     PRODUCTS = 2,
 #else
@@ -163,7 +173,8 @@ int main(int count, char **words)
 #endif
     for (long round = strtol(words[3], NULL, 10); round > 0; round--) {
         double products, most, read;
-        RATE_OF(products, TURNS, 2.0 * ROWS * COLUMNS * (double)depth, inner(a, b, to, depth));
+        RATE_OF(products, TURNS, 2.0 * PARTS * ROWS * COLUMNS * (double)depth,
+                inner(a, b, to, depth));
         RATE_OF(most, TURNS, (double)BARE_FLOPS * BARE_TURNS, bare());
         RATE_OF(read, 1, (double)bytes, read_all(memory, bytes));
         printf("%g %g %g\n", products, most, read);
