@@ -1,7 +1,7 @@
 """Calls at the edges of blocks and panels, under the preloaded tests/c/guarded_malloc.c: a kernel that needs more
 workspace than it requested, or reads beyond an operand, dies at once. Prints each size, then "done".
 
-Argument: the kernel.
+Arguments: the kernel; one dtype of 16 bits if it takes no other.
 """
 
 import ctypes
@@ -14,7 +14,9 @@ import numpy as np
 
 import matmul_fused as mf
 
-kernel = sys.argv[1]
+kernel, *own = sys.argv[1:]
+if own == ["bfloat16"]:
+    import ml_dtypes  # noqa: F401  NumPy knows the name then
 alive = ctypes.CDLL(None).guarded_malloc_alive
 rng = np.random.default_rng(0)
 seen = 0
@@ -39,10 +41,14 @@ def compute(m, n, k, dtype, turned, gated):
     A, B = rng.integers(-2, 3, (m, k)).astype(dtype), rng.integers(-2, 3, (k, n)).astype(dtype)
     weight = between_guards(np.asfortranarray(B) if turned else B, gated)
     A = between_guards(np.asfortranarray(A) if turned and gated else A, gated)
-    with mf.testing.force_kernel(kernel):
-        got = mf.matmul_fused(A, (weight, weight), None, "reglu") if gated else mf.matmul_fused(A, weight)
+    try:
+        with mf.testing.force_kernel(kernel):
+            got = mf.matmul_fused(A, (weight, weight), None, "reglu") if gated else mf.matmul_fused(A, weight)
+    except NotImplementedError:  # few rows, which AMX leaves to others
+        assert own
+        return
     seen = max(seen, alive())
-    if dtype != "float16":  # small integers: exact
+    if dtype in ("float32", "float64"):  # small integers: exact
         z = A.astype(float) @ B.astype(float)
         if not np.array_equal(got, np.maximum(z, 0) * z if gated else z):
             wrong.append((m, n, k, dtype, turned, gated))
@@ -54,7 +60,7 @@ for threads, m, n, k in itertools.product((1, 3), (1, 12, 96, 97), (1, 17, 33, 5
         continue
     print(threads, m, n, k, flush=True)
     mf.set_num_threads(threads)
-    for how in itertools.product(("float32", "float64", "float16"), (False, True), (False, True)):
+    for how in itertools.product(own or ("float32", "float64", "float16"), (False, True), (False, True)):
         thread = threading.Thread(target=compute, args=(m, n, k, *how))
         thread.start()
         thread.join()

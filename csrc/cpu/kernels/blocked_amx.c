@@ -20,8 +20,12 @@
 #define MMF_NARROW_LEAST(packed) ((packed) ? 2048 : 512) /* less is done before others wake */
 #define MMF_BLOCK_N 1024
 #define MMF_LOCAL_M 160
+#define MMF_LOCAL_MOST_M 384
+#define MMF_SHARED_ROWS_THREADS 1
 #define MMF_BLOCK_N_LOCAL 256
 #define MMF_GROUP_COLUMNS 64
+#define MMF_PACKS_GROUPS true
+#define MMF_LOOKS_AHEAD false
 /* Up to six rows are left to AVX-512 where B is contiguous in n and comes from memory: it reads B
  * in place, AMX would pack it. */
 #define MMF_LINE_MANY(size) 6

@@ -23,7 +23,8 @@
 #define MMF_NARROW_PIECES 4
 #define MMF_NARROW_LEAST(packed) ((packed) ? 2048 : 512) /* less is done before others wake */
 #define MMF_BLOCK_N 1024
-#define MMF_LOCAL_M 384
+#define MMF_LOCAL_M 160
+#define MMF_LOCAL_MOST_M 384
 #define MMF_SHARED_ROWS_THREADS 1
 #define MMF_BLOCK_N_LOCAL 256
 #define MMF_UNEVEN_TASKS 2
