@@ -65,9 +65,9 @@ def dtype_of_row(kernel):
 
 
 def nothing_ran(kernel, refusal):
-    """Skips the test, unless AMX leaves very few rows to others by design."""
-    if "leaves so few rows" in refusal:
-        assert kernel == "cpu_blocked_amx", "no other row leaves these rows to others"
+    """Skips the test, unless AMX leaves very few rows, or products, to others by design."""
+    if "leaves so few" in refusal:
+        assert kernel.startswith("cpu_blocked_amx"), "no other row leaves calls to others"
         return
     assert kernel not in KERNELS, "a row of this CPU takes the call"
     pytest.skip(f"{kernel} ran nothing: {refusal}")

@@ -11,7 +11,6 @@
 #else
 #define MMF_ELEMENT uint16_t
 #endif
-#define MMF_ELEMENT_DTYPE MMF_BFLOAT16
 #define MMF_TO_F16 mmf_float_to_f16
 #define MMF_TO_BF16 mmf_float_to_bf16
 #define MMF_NR 16      /* columns of a panel: 64 bytes of sums, or of pairs */

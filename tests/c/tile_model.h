@@ -1,5 +1,5 @@
 /* The tile instructions of AMX that cpu/kernels/tile_amx.inc uses, in C: so that the AMX kernel
- * runs on machines with AVX-512 alone. `make sanitize` includes it before blocked_amx.c
+ * runs on machines with AVX-512 alone. `make sanitize` includes it before the AMX kernels
  * (MMF_TILE_MODEL).
  *
  * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS: even

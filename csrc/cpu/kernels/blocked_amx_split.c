@@ -17,7 +17,8 @@
 #define MMF_PLACED_MR 0 /* every strip is as high as a packed one */
 #define MMF_ROW_UNIT 16
 #define MMF_DEPTH_UNIT 32
-#define MMF_CHAIN_UNIT 8 /* four additions for 32 k */
+#define MMF_CHAIN_UNIT 8     /* four additions for 32 k */
+#define MMF_LEAST_PRODUCTS 6 /* that take no more additions: docs/bound.md */
 #define MMF_DEPTH(size) 2048
 #define MMF_CACHE_BLOCKS
 #define MMF_NARROW_PIECES 4

@@ -21,7 +21,6 @@ typedef struct job {
     bool packs_strips;     /* packs_a, and B comes in panels */
     bool owns_b;           /* packs_b, all columns, by each thread for its rows; chunk is 0 */
     bool packs_ahead;      /* the next chunk of B, by tasks among those of this one's blocks */
-    bool shares_a;         /* packs_strips, once for all tasks */
     bool widens_a;         /* dots, rows of A widened by each task */
     uint8_t asks;          /* dots, lines: ASKS_NEAR, ASKS_FAR, both or neither */
     bool looks_ahead;      /* tiles ask memory for the columns that are packed next */
@@ -32,14 +31,15 @@ typedef struct job {
     uint8_t form;                          /* of panels */
     uint8_t planes; /* of partial sums: 0 if K is one piece, 2 if they are compensated */
     int64_t depth, chain, block_m, block_n, blocks_m, blocks_n;
-    int64_t copied;  /* bytes of lines that columns of B are copied to, or 0: columns.inc */
-    int64_t more_n;  /* columns that the first blocks of rows have more than block_n */
-    int64_t chunk;   /* columns of B that are packed at once for all tasks */
-    int64_t wide;    /* columns that a task packs at once beside all rows of A, or 0 */
-    int64_t slices;  /* of one to three rows of lines: pieces of K that tasks sum apart, or 0 */
-    int64_t split;   /* pieces of K, which the problem has as a batch, or 0: split_k.inc */
-    int64_t last;    /* K of the last of them */
-    int64_t whole_k; /* K before it is split, which panels have */
+    int64_t shared_a; /* bytes of all strips of A, which are packed once for all tasks, or 0 */
+    int64_t copied;   /* bytes of lines that columns of B are copied to, or 0: columns.inc */
+    int64_t more_n;   /* columns that the first blocks of rows have more than block_n */
+    int64_t chunk;    /* columns of B that are packed at once for all tasks */
+    int64_t wide;     /* columns that a task packs at once beside all rows of A, or 0 */
+    int64_t slices;   /* of one to three rows of lines: pieces of K that tasks sum apart, or 0 */
+    int64_t split;    /* pieces of K, which the problem has as a batch, or 0: split_k.inc */
+    int64_t last;     /* K of the last of them */
+    int64_t whole_k;  /* K before it is split, which panels have */
     int threads;
     int64_t a_bytes, b_bytes,     /* of one thread */
         plane;                    /* elements */
