@@ -188,9 +188,7 @@ const mmf_kernel *mmf_plan_modelled(const mmf_problem *problem)
     for (int i = mmf_kernel_begin(problem->device); i < mmf_kernel_end(problem->device); i++) {
         char reason[MMF_REASON_TEXT];
         const mmf_kernel *kernel = mmf_kernel_at(i);
-        if (!mmf_kernel_is_for(kernel, problem->device) || !permitted(i, problem->device))
-            continue;
-        if (!(kernel->operands & MMF_DTYPE_BIT(problem->dtype[MMF_A])) || /* without a sentence */
+        if (!mmf_kernel_is_for(kernel, problem->device) || !permitted(i, problem->device) ||
             !mmf_plan_accepts(i, problem, reason))
             continue;
         const double score = mmf_plan_seconds(problem, kernel, units, bytes);
