@@ -3,40 +3,20 @@
  * The products are exact, as those of the other kernels are. Both operands are split when they are
  * packed, prepacked weights in each call. Compiled with its own flags; nothing here may run before
  * supports(). Path of a call: see blocked.inc. */
+#include "cpu/kernels/amx.h"
+
 #define MMF_ROW mmf_cpu_blocked_amx_split
 #define MMF_ROW_NAME "cpu_blocked_amx_split"
-#define MMF_MISSING mmf_cpu_lacks_amx()
-#define MMF_PAIRS
-#define MMF_AMX
 #define MMF_SPLIT
 #define MMF_OPERAND_DTYPES MMF_DTYPE_BIT(MMF_FLOAT16)
 #define MMF_GFLOPS 250 /* of a thread, what is not packing, on a Xeon; see MMF_RATE */
 #define MMF_RATE(problem) (is_small(problem) ? 100 : MMF_GFLOPS)
-#define MMF_VECTOR_BYTES 64
-#define MMF_MR 32
-#define MMF_PLACED_MR 0 /* every strip is as high as a packed one */
-#define MMF_ROW_UNIT 16
-#define MMF_DEPTH_UNIT 32
 #define MMF_CHAIN_UNIT 8     /* four additions for 32 k */
 #define MMF_LEAST_PRODUCTS 6 /* that take no more additions: docs/bound.md */
 #define MMF_DEPTH(size) 2048
-#define MMF_CACHE_BLOCKS
-#define MMF_NARROW_PIECES 4
-#define MMF_NARROW_LEAST(packed) ((packed) ? 2048 : 512) /* less is done before others wake */
-#define MMF_BLOCK_N 1024
-#define MMF_LOCAL_M 160
-#define MMF_LOCAL_MOST_M 384
-#define MMF_SHARED_ROWS_THREADS 1
-#define MMF_BLOCK_N_LOCAL 256
 #define MMF_UNEVEN_TASKS 2
-#define MMF_GROUP_COLUMNS 64
-#define MMF_PACKS_GROUPS true
-#define MMF_LOOKS_AHEAD false
 #define MMF_TURNED_LEAST 524288
 #define MMF_PIECE 4 /* tiles of k: those of a strip of A stay in the first cache */
-#define MMF_STRIPS_SHARE 2
-#define MMF_SMALL /* code: what is large is not inlined */
-#define MMF_PLAIN_COLUMNS 128
 
 #include "problem/problem.h"
 
