@@ -134,6 +134,28 @@ def test_a_weight_stored_by_columns(kernel, shape, activation, k, order):
     assert same_bits(*results)
 
 
+@pytest.mark.parametrize("shape", [(390, 1312, 800), (401, 1301, 827), (385, 400, 4200)])
+@pytest.mark.parametrize("activation", ["relu", "swiglu"])
+@pytest.mark.parametrize("kernel", mf.info().kernels[:-1])
+def test_many_rows_of_a_prepacked_weight(kernel, shape, activation):
+    """Its panels are read as columns of B or, by tiles that split them, turned to rows: with a rest of columns, of a
+    tile of k, and in pieces of K."""
+    rows, columns, k = shape
+    dtype = dtype_of_row(kernel)
+    A, bias = draw((rows, k), dtype), draw(columns, dtype)
+    B = draw((columns, k), dtype).T
+    if activation == "swiglu":
+        B, bias = (B, draw((columns, k), dtype, seed=7).T), (bias, draw(columns, dtype, seed=8))
+    results = []
+    for threads in (2, 16):
+        out = np.full((rows, columns), np.nan, dtype_of(dtype))
+        with force_kernel(kernel), mf.num_threads(threads):
+            mf.matmul_fused(A, mf.prepack(B), bias, activation, out=out)
+        results.append(out)
+    check(results[0], A, B, bias, activation)
+    assert same_bits(*results)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("rows", [4, 5, 6, 7, 11, 16, 24, 25])
 @pytest.mark.parametrize("kernel", KERNELS[:-1])

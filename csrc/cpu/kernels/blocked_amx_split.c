@@ -16,6 +16,7 @@
 #define MMF_DEPTH(size) 2048
 #define MMF_UNEVEN_TASKS 2
 #define MMF_TURNED_LEAST 524288
+#define MMF_TURNED_PACKED_LEAST 1048576
 #define MMF_PIECE 4 /* tiles of k: those of a strip of A stay in the first cache */
 
 #include "problem/problem.h"
@@ -26,7 +27,8 @@ static bool is_small(const mmf_problem *problem)
 {
     const bool lines = !problem->packed && problem->strides[MMF_B].row == 1;
     const bool large = (double)problem->n * (double)problem->k >= 1 << 21;
-    const int64_t rows = lines && large ? 16 : lines || problem->packed ? 32 : 48;
+    const bool packed = problem->packed != 0;
+    const int64_t rows = large && lines ? 16 : large && packed ? 28 : lines || packed ? 32 : 48;
     return problem->m < rows || problem->n < 32 || problem->k < 64;
 }
 
