@@ -134,26 +134,26 @@ def test_a_weight_stored_by_columns(kernel, shape, activation, k, order):
     assert same_bits(*results)
 
 
-@pytest.mark.parametrize("shape", [(390, 1312, 800), (401, 1301, 827), (385, 400, 4200)])
+@pytest.mark.parametrize("shape", [(40, 2056, 2048), (390, 1312, 800), (401, 1301, 827), (385, 400, 4200)])
 @pytest.mark.parametrize("activation", ["relu", "swiglu"])
 @pytest.mark.parametrize("kernel", mf.info().kernels[:-1])
-def test_many_rows_of_a_prepacked_weight(kernel, shape, activation):
-    """Its panels are read as columns of B or, by tiles that split them, turned to rows: with a rest of columns, of a
-    tile of k, and in pieces of K."""
+def test_a_large_prepacked_weight(kernel, shape, activation):
+    """Its panels are read as columns of B or, by tiles that split them, turned to rows: for few rows of A by many
+    threads alone. There is a rest of columns, of a tile of k, and K has pieces. AMX sums as for a plain B."""
     rows, columns, k = shape
     dtype = dtype_of_row(kernel)
-    A, bias = draw((rows, k), dtype), draw(columns, dtype)
-    B = draw((columns, k), dtype).T
+    A, B, bias = draw((rows, k), dtype), draw((columns, k), dtype).T, draw(columns, dtype)
     if activation == "swiglu":
         B, bias = (B, draw((columns, k), dtype, seed=7).T), (bias, draw(columns, dtype, seed=8))
     results = []
-    for threads in (2, 16):
+    for threads, packed in ((2, True), (16, True), (2, False))[: 3 if "amx" in kernel else 2]:
         out = np.full((rows, columns), np.nan, dtype_of(dtype))
         with force_kernel(kernel), mf.num_threads(threads):
-            mf.matmul_fused(A, mf.prepack(B), bias, activation, out=out)
+            mf.matmul_fused(A, mf.prepack(B) if packed else B, bias, activation, out=out)
         results.append(out)
     check(results[0], A, B, bias, activation)
-    assert same_bits(*results)
+    for result in results:
+        assert same_bits(result, results[0])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

@@ -17,6 +17,7 @@
 #define MMF_UNEVEN_TASKS 2
 #define MMF_TURNED_LEAST 524288
 #define MMF_TURNED_PACKED_LEAST 1048576
+#define MMF_TURNED_PACKED_LARGE 4194304
 #define MMF_PIECE 4 /* tiles of k: those of a strip of A stay in the first cache */
 
 #include "problem/problem.h"
