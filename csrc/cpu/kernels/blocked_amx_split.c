@@ -23,13 +23,15 @@
 #include "problem/problem.h"
 
 /* Does splitting cost more than the products save? AVX-512, which widens in registers, is then
- * faster: measured on a Xeon with AMX. A large B that is contiguous in k is split as it is read. */
+ * faster: measured on a Xeon with AMX. */
 static bool is_small(const mmf_problem *problem)
 {
-    const bool lines = !problem->packed && problem->strides[MMF_B].row == 1;
     const bool large = (double)problem->n * (double)problem->k >= 1 << 21;
-    const bool packed = problem->packed != 0;
-    const int64_t rows = large && lines ? 16 : large && packed ? 28 : lines || packed ? 32 : 48;
+    int64_t rows = 48; /* at least, for tiles */
+    if (problem->packed)
+        rows = large ? 28 : 32;
+    else if (problem->strides[MMF_B].row == 1)
+        rows = large ? 16 : 32; /* a large B is split as it is read */
     return problem->m < rows || problem->n < 32 || problem->k < 64;
 }
 

@@ -27,7 +27,7 @@ typedef struct job {
     bool strip;            /* run_strip(), which kernels of pairs have not */
     bool plain;            /* is_plain() */
     bool turned;           /* B^T A^T is computed: turned.inc says when */
-    bool packed_rows;      /* turned: rows of A are columns of prepacked panels */
+    bool panel_rows;       /* turned: rows of A are columns of prepacked panels */
     uint8_t streams, a_streams, b_streams; /* of sums; of rows of A and columns of B for them */
     uint8_t form;                          /* of panels */
     uint8_t planes; /* of partial sums: 0 if K is one piece, 2 if they are compensated */
