@@ -148,8 +148,13 @@ def test_a_large_prepacked_weight(kernel, shape, activation):
     results = []
     for threads, packed in ((2, True), (16, True), (2, False))[: 3 if "amx" in kernel else 2]:
         out = np.full((rows, columns), np.nan, dtype_of(dtype))
-        with force_kernel(kernel), mf.num_threads(threads):
-            mf.matmul_fused(A, mf.prepack(B) if packed else B, bias, activation, out=out)
+        try:
+            with force_kernel(kernel), mf.num_threads(threads):
+                mf.matmul_fused(A, mf.prepack(B) if packed else B, bias, activation, out=out)
+        except NotImplementedError as refusal:
+            assert not results
+            nothing_ran(kernel, str(refusal))
+            return
         results.append(out)
     check(results[0], A, B, bias, activation)
     for result in results:
