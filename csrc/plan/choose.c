@@ -123,18 +123,23 @@ static bool implements(const mmf_kernel *kernel, const mmf_problem *problem, cha
     return true;
 }
 
-/* The kernels that force_kernel, else the environment, asks for on a device. */
+/* The kernels that force_kernel, else the environment, asks for on a device; NULL: any. */
 static const mmf_kernel_set *wanted_on(mmf_device device)
 {
-    return mmf_kernel_set_concerns(&forced, device) ? &forced : &only;
+    return mmf_kernel_set_concerns(&forced, device) ? &forced
+           : mmf_kernel_set_concerns(&only, device) ? &only
+                                                    : NULL;
 }
 
-/* May a kernel for this device run on it, whatever the problem? */
-static bool permitted(int index, mmf_device device)
+/* May a kernel for a device run on it, whatever the problem? wanted: of wanted_on(). */
+static bool permitted(int index, const mmf_kernel_set *wanted)
 {
-    const mmf_kernel_set *wanted = wanted_on(device);
-    return (mmf_kernel_set_has(wanted, index) || !mmf_kernel_set_concerns(wanted, device)) &&
-           !mmf_kernel_set_has(&disabled, index);
+    return (!wanted || mmf_kernel_set_has(wanted, index)) && !mmf_kernel_set_has(&disabled, index);
+}
+
+static bool takes(const mmf_kernel *kernel, const mmf_problem *problem, char *reason)
+{
+    return implements(kernel, problem, reason) && kernel->family->supports(kernel, problem, reason);
 }
 
 bool mmf_plan_accepts(int index, const mmf_problem *problem, char *reason)
@@ -146,9 +151,9 @@ bool mmf_plan_accepts(int index, const mmf_problem *problem, char *reason)
                  mmf_device_name(problem->device, device));
         return false;
     }
-    if (!permitted(index, problem->device)) {
-        const mmf_kernel_set *wanted = wanted_on(problem->device);
-        if (mmf_kernel_set_concerns(wanted, problem->device) && !mmf_kernel_set_has(wanted, index))
+    const mmf_kernel_set *wanted = wanted_on(problem->device);
+    if (!permitted(index, wanted)) {
+        if (wanted && !mmf_kernel_set_has(wanted, index))
             snprintf(reason, MMF_REASON_TEXT, "%s is forced%s",
                      mmf_kernel_set_text(wanted, text, sizeof text),
                      wanted == &forced ? "" : " by MATMUL_FUSED_KERNEL");
@@ -156,7 +161,7 @@ bool mmf_plan_accepts(int index, const mmf_problem *problem, char *reason)
             snprintf(reason, MMF_REASON_TEXT, "disabled by MATMUL_FUSED_DISABLE");
         return false;
     }
-    return implements(kernel, problem, reason) && kernel->family->supports(kernel, problem, reason);
+    return takes(kernel, problem, reason);
 }
 
 /* The refusal of a problem, with the reason of every kernel for its device; instances of a family
@@ -183,13 +188,14 @@ __attribute__((cold)) static mmf_status refuse(const mmf_problem *problem)
 const mmf_kernel *mmf_plan_modelled(const mmf_problem *problem)
 {
     const double units = mmf_plan_units(problem->device), bytes = mmf_plan_bytes(problem);
+    const mmf_kernel_set *wanted = wanted_on(problem->device);
     const mmf_kernel *found = NULL;
     double best = 0, rate = 0;
     for (int i = mmf_kernel_begin(problem->device); i < mmf_kernel_end(problem->device); i++) {
         char reason[MMF_REASON_TEXT];
         const mmf_kernel *kernel = mmf_kernel_at(i);
-        if (!mmf_kernel_is_for(kernel, problem->device) || !permitted(i, problem->device) ||
-            !mmf_plan_accepts(i, problem, reason))
+        if (!mmf_kernel_is_for(kernel, problem->device) || !permitted(i, wanted) ||
+            !takes(kernel, problem, reason))
             continue;
         const double score = mmf_plan_seconds(problem, kernel, units, bytes);
         const double gflops = mmf_plan_gflops(problem, kernel);
