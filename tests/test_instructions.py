@@ -112,7 +112,7 @@ PLANTED = {
         "csrc/plan/cache.c",
         "    if (!entry || make_key(r, key) != entry->words ||",
         "    if (!entry || entry->words || make_key(r, key) != entry->words ||",
-        ("cpu small call", 1.5),
+        ("cpu small call", 1.2),
     ),
     "tiles of one panel": (
         "csrc/cpu/kernels/loops.inc",
